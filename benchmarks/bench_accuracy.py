@@ -1,4 +1,5 @@
-"""What int8 keeps of a network's answers, recipe by recipe: text detection on photographed pages, and a detector on photographs.
+"""What int8 keeps of a network's answers, quantization config by quantization config: text detection on photographed pages, and
+a detector on photographs.
 
 The pages are drawn here (perspective, shadows, little contrast, blur, grain): 14 for calibration and 6 others. The detector and its
 photographs are not part of the project: name a folder with ``yolox_nano.onnx`` and ``photos/*.jpg`` as an argument or in
@@ -43,8 +44,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "best": {"accuracy": "best"},
 }
-"""Options of ``compile`` by the name of the row: plain is min/max, one scale for each tensor and no re-fit; vendor is the graph and the
-ranges of Rockchip's toolkit, for the model as it is and as ``optimize`` rewrites it."""
+"""Options of ``compile`` by the name of the row: plain is min/max, one scale for each tensor and no weight reconstruction;
+vendor is the graph and the ranges of Rockchip's toolkit, for the model as it is and as ``optimize`` rewrites it."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -173,7 +174,7 @@ def _compile(folder: Path) -> str:
 
 
 def _run(folder: Path, pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The first output of a compiled model for bytes of pictures, from the native engine."""
+    """The first output of a compiled model for bytes of images, from the native engine."""
     import anynpu
 
     with anynpu.InferenceSession(folder / "model.rknn", device="sim") as session:
@@ -201,7 +202,7 @@ def _normalized(picture: np.ndarray, mean: Sequence[float], std: Sequence[float]
 
 
 def _worse(cosines: Sequence[float], plain: Sequence[float]) -> str:
-    """On how many samples a recipe is worse than plain min/max."""
+    """On how many samples a quantization config is worse than plain min/max."""
     if not plain:
         return "-"
     return f"{sum(mine < its for mine, its in zip(cosines, plain, strict=True))} of {len(plain)}"

@@ -1,6 +1,6 @@
-"""The chip's integers beside the float rule: the same detector compiled both ways, per instruction set; candidates take turns.
+"""The chip's integers beside rounding mode ``simulator``: the same detector compiled both ways, per instruction set; candidates take turns.
 
-Ratios of CPU time, one thread. What the two rules make of a picture differs by design and is not compared here.
+Ratios of CPU time, one thread. What the two rules make of an image differs by design and is not compared here.
 """
 
 from __future__ import annotations

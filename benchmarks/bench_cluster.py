@@ -1,6 +1,6 @@
 """Three virtual boards beside one, and the front of the cluster beside a plain server, in real time.
 
-The boards, the front and the plain server are processes of their own on this machine, which has to compute for all of them: the model
+The boards, the gateway and the plain server are processes of their own on this machine, which has to compute for all of them: the model
 whose throughput is measured is slow on its chip, because it reads many weights, and quick here. Then a board is killed under load, and
 comes back.
 """
@@ -68,7 +68,7 @@ def main() -> None:
                 with _process(_plain(models), **REAL_TIME) as plain:
                     rows = [_latency(kind, plain, front, name) for kind in ("http", "grpc") for name in ("small", "large")]
                     memory = _memory({front[0].pid: "front", plain[0].pid: "plain server with the same models"})
-                header = ("p50, one client", "plain server ms", "cluster ms", "front and Ray add ms")
+                header = ("p50, one client", "plain server ms", "cluster ms", "gateway and Ray add ms")
                 print_table("The front of a cluster", header, rows)
                 print_table("Memory (PSS, MB)", ("", "processes", "MB"), memory)
                 _lose_a_board(front, boards)
@@ -109,7 +109,7 @@ def soak() -> None:
         ("boards lost", str(losses)),
         ("requests, and those with one answer or error", f"{clients.asked}, {len(clients.outcomes)}"),
         ("answered", str(sum(outcome == "answered" for _, outcome in clients.outcomes))),
-        ("refused, and why", _others(clients)),
+        ("rejected, and why", _others(clients)),
         ("after the last loss", ", ".join(f"{count} {name}" for name, count in after.items())),
     ]
     print_table(f"Boards lost at random for {SOAK_SECONDS:g} s", ("", "measured"), rows)
@@ -117,7 +117,7 @@ def soak() -> None:
     if clients.waiting() or clients.asked != len(clients.outcomes):
         raise RuntimeError("a request has no answer")
     if not losses or refusals - {"StatusCode.UNAVAILABLE", "StatusCode.RESOURCE_EXHAUSTED"}:
-        raise RuntimeError(f"{losses} losses, refused with {', '.join(sorted(refusals))}")
+        raise RuntimeError(f"{losses} losses, rejected with {', '.join(sorted(refusals))}")
     if after["answered"] < ROUNDS or set(after) != {"answered"}:
         raise RuntimeError(f"no full service after the losses: {dict(after)}")
 
@@ -312,7 +312,7 @@ def _others(clients: _Clients) -> str:
 
 
 def _boards(served: Served) -> int:
-    """Boards that the front knows."""
+    """Boards that the gateway knows."""
     with urllib.request.urlopen(f"http://{served[1]}/status/data", timeout=30) as answer:
         models = json.load(answer)["models"]
     found = [str(model["device"]).partition(" ")[0] for model in models if model["name"] == "slow"]
@@ -320,7 +320,7 @@ def _boards(served: Served) -> int:
 
 
 def _wait_for(served: Served, boards: int) -> None:
-    """Until the front knows so many boards."""
+    """Until the gateway knows so many boards."""
     for _ in range(600):
         if _boards(served) == boards:
             return

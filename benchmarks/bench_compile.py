@@ -1,8 +1,8 @@
-"""Compile time and peak memory of PP-OCRv4 detection in int8, beside onnxruntime's static quantisation of the same model.
+"""Compile time and peak memory of PP-OCRv4 detection in int8, beside onnxruntime's static quantization of the same model.
 
 Both calibrate with the same pages, read from the same file, and write their result. Each runs in fresh interpreters, so that its peak
-memory is its own; time and memory count from before the first import of a library to the finished file. Processor time is that of all
-threads together: it says something on a busy machine, too. ``python -m benchmarks.bench_compile 8`` takes another number of pages.
+memory is its own; time and memory count from before the first import of a library to the finished file. CPU time is that of all
+threads together: it states something on a busy machine, too. ``python -m benchmarks.bench_compile 8`` takes another number of pages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(pages: int = PAGES) -> None:
     ours = found["anynpu"]
     print_table(
         f"PP-OCRv4 detection 480x480 to int8, {pages} pages",
-        ["", "s", "processor s", "peak MB", "anynpu's time", "anynpu's processor time", "anynpu's memory"],
+        ["", "s", "processor s", "peak MB", "anynpu's time", "anynpu's CPU time", "anynpu's memory"],
         [
             [
                 name,
@@ -69,7 +69,7 @@ def measured_times(pages: int) -> dict[str, list[float]]:
 
 
 def _write_opset_13(path: Path) -> None:
-    """The detector for onnxruntime: scales by channel are not part of the opset that it was exported with."""
+    """The detector for onnxruntime: scales per channel are not part of the opset that it was exported with."""
     import onnx
     from onnx import version_converter
 
@@ -87,7 +87,7 @@ def _ratio(value: float, name: str, goal: float) -> str:
 def _measured(name: str, folder: str) -> tuple[float, ...]:
     """Seconds, processor seconds and megabytes of one run in a fresh interpreter."""
     command = [sys.executable, "-m", MODULE, name, folder]
-    # modules are compiled once, as pip does when it installs a package, whatever the environment says
+    # modules are compiled once, as pip does when it installs a package, whatever the environment states
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{folder}/pycache", "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return tuple(json.loads(done.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""Compile time and peak memory of three networks, beside onnxruntime's static quantisation.
+"""Compile time and peak memory of three networks, beside onnxruntime's static quantization.
 
 A network with the shapes of MobileNetV2, YOLOv8n and ViT-B each, with random weights. Each run is a fresh interpreter that reads the ONNX
 file and writes its result; seconds are those of all processors together, so that a busy machine does not change them much. Memory is the

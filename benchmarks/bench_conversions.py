@@ -82,10 +82,10 @@ def _cases() -> list[Case]:
         Case(
             "image 640x640x3, std 255, u8 to i8", pixels, whole, lambda x: (x ^ 0x80).view(np.int8), 5, Preprocess((0,), (255,))
         ),
-        Case("quantise 640x640x3, f32 nchw to i8 nhwc", floats, codes, lambda x: to_nhwc(_quantized(x, INPUT)), None),
-        Case("dequantise 255x80x80, i8 to f32", nchw, values, _dequantized, 3),
-        Case("dequantise 255x80x80, i8 nhwc to f32 nchw", nhwc, values, lambda x: _dequantized(to_nchw(x)), 3),
-        Case("dequantise 255x80x80, i8 nc1hwc2 to f32 nchw", blocks, values, lambda x: _dequantized(_unpacked(x)), 3),
+        Case("quantize 640x640x3, f32 nchw to i8 nhwc", floats, codes, lambda x: to_nhwc(_quantized(x, INPUT)), None),
+        Case("dequantize 255x80x80, i8 to f32", nchw, values, _dequantized, 3),
+        Case("dequantize 255x80x80, i8 nhwc to f32 nchw", nhwc, values, lambda x: _dequantized(to_nchw(x)), 3),
+        Case("dequantize 255x80x80, i8 nc1hwc2 to f32 nchw", blocks, values, lambda x: _dequantized(_unpacked(x)), 3),
         Case("pack 255x80x80, i8 nchw to nc1hwc2", nchw, blocks, _packed, 3),
         Case("unpack 255x80x80, i8 nc1hwc2 to nchw", blocks, nchw, _unpacked, 3),
         Case("pack 255x80x80, i8 nhwc to nc1hwc2", nhwc, blocks, lambda x: _packed(to_nchw(x)), 3),
@@ -115,7 +115,7 @@ def main() -> None:
             raise RuntimeError(f"{case.name}: numpy gives another result")
         larger = np.zeros(max(source.nbytes, target.nbytes), np.uint8)
         copy = np.zeros_like(larger)
-        # numpy by itself: its temporaries would push the others' buffers out of the cache and flatter the ratio
+        # numpy on its own: its temporaries would push the others' buffers out of the cache and flatter the ratio
         times = interleaved(
             {
                 "ours": partial(convert, source, case.source, case.target, target, case.preprocess),

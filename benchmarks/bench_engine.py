@@ -1,7 +1,7 @@
 """The native engine beside onnxruntime and beside the limit of the processor: one thread, CPU time, candidates that take turns.
 
-Of anynpu the whole run is measured, from the picture (or float32 values) in the caller's array to float32 results; onnxruntime gets its
-values normalised beforehand. Best times and medians are printed, and ratios of the best.
+Of anynpu the whole run is measured, from the image (or float32 values) in the caller's array to float32 results; onnxruntime gets its
+values normalized beforehand. Best times and medians are printed, and ratios of the best.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def main() -> None:
                 ]
             )
         header = ["m x k x n", "int8", "float16", "numpy float32", "int8 is", "float16 is", "GMAC/s int8", "peak", "of peak"]
-        print_table(f"matrix products, ms CPU, one thread, {isa}, best (median); numpy is 1", header, rows)
+        print_table(f"matmuls, ms CPU, one thread, {isa}, best (median); numpy is 1", header, rows)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Models that onnxruntime has quantised, through compile and the native engine, beside onnxruntime's own evaluation of them, code by code.
+"""Models that onnxruntime has quantized, through compile and the native engine, beside onnxruntime's own evaluation of them, code by code.
 
 The networks of PP-OCR, three with random weights and, where a folder with ``yolox_nano.onnx`` and ``photos/*.jpg`` is named as an
-argument or in ANYNPU_BENCH_DETECTOR, a detector. Each is quantised by ``quantize_static`` in four ways and compiled without any data, for
+argument or in ANYNPU_BENCH_DETECTOR, a detector. Each is quantized by ``quantize_static`` in four ways and compiled without any data, for
 both rules.
 
-onnxruntime evaluates such a model in two ways: with its graph optimisations in integer kernels, where it has them, and without these every
+onnxruntime evaluates such a model in two ways: with its graph optimizations in integer kernels, where it has them, and without these every
 operator in float32. *theirs* compares the two: it is what the order of float32 sums and values between two codes make of a network. *alone*
 gives every layer the values that onnxruntime's integer network has there: what differs is its own. *whole* compares the codes of the
 outputs of the whole network, with the integer kernels and with float32.

@@ -324,7 +324,7 @@ def _processor() -> str:
 
 
 def _load() -> str:
-    """What ran on the machine in the minute before: times of a busy one say little about wall time."""
+    """What ran on the machine in the minute before: times of a busy one state little about wall time."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 

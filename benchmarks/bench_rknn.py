@@ -134,7 +134,7 @@ def _print_small_calls(model: Model) -> None:
             "bare engine run": _bare(device, model),
             "set, run, get": client.infer,
             "zero copy": bound.run,
-            "a call that is refused at once": lambda: library.rknn_run(0, ffi.NULL),
+            "a call that is rejected at once": lambda: library.rknn_run(0, ffi.NULL),
             "a query": client.count,
         }
         taken = _microseconds(candidates)
@@ -205,7 +205,7 @@ def _detection() -> Model:
 
 
 def _tiny() -> Model:
-    """One convolution of a picture of 8x8, as small as a model can be."""
+    """One convolution of an image of 8x8, as small as a model can be."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)

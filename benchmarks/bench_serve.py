@@ -1,8 +1,8 @@
-"""The server beside a bare echo server on the same libraries, asked by tritonclient: a picture of 1.2 MB, small requests, idle memory.
+"""The server beside a bare echo server on the same libraries, asked by tritonclient: an image of 1.2 MB, small requests, idle memory.
 
 The two are processes of their own and take turns. What the inference itself takes is known from the server's statistics and is taken off.
 
-``soak()`` offers a server ten times what it can do, for a minute: small requests to cores that only sleep, pictures to a slow chip in real
+``soak()`` offers a server ten times what it can do, for a minute: small requests to cores that only sleep, images to a slow chip in real
 time.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
         idle = [_memory(process) for process in (ours[0], echo[0])]
         rows = [_latency(kind, ours, echo) for kind in ("http", "grpc")]
         header = ("p50 of 1x640x640x3 uint8", "echo ms", "anynpu ms", "of it inference ms", "ratio without", "goal")
-        print_table("Serving a picture, tritonclient", header, rows)
+        print_table("Serving an image, tritonclient", header, rows)
     rows = [(kind, f"{bare:.0f}", f"{own:.0f}", f"{own / bare:.2f}") for kind, bare, own in small_requests()]
     header = (f"small requests, {CLIENTS} clients", "echo a second", "anynpu a second", "ratio")
     print_table("Serving small requests", header, rows)
@@ -74,7 +74,7 @@ def soak() -> None:
         command = _ours(_slow_model(Path(folder)), SLOW_CHIP)
         # in real time, so that the chip and not this machine is what is short
         with _process(command, ANYNPU_REALTIME="1") as (process, address, _):
-            _overload("pictures of 1.2 MB", process, address, _post(*_picture()))
+            _overload("images of 1.2 MB", process, address, _post(*_picture()))
 
 
 def _overload(what: str, process: subprocess.Popen[str], address: str, request: bytes, cores: int = 1) -> None:
@@ -94,7 +94,7 @@ def _overload(what: str, process: subprocess.Popen[str], address: str, request: 
     ratio = crowd.percentile(0.99) / alone.percentile(0.99)
     print(
         f"  p99 of what was accepted: {ratio:.2f} of that alone (goal {verdict(ratio, P99_GOAL)}); "
-        f"refusals took {crowd.refused_percentile(0.5):.1f} ms; memory grew by {growth:.1f} MB"
+        f"rejections took {crowd.refused_percentile(0.5):.1f} ms; memory grew by {growth:.1f} MB"
     )
     others = set(crowd.statuses) - {200, 429}
     if others or growth > GROWTH_MB or not crowd.statuses[429] or sum(crowd.statuses.values()) != crowd.offered:
@@ -104,7 +104,7 @@ def _overload(what: str, process: subprocess.Popen[str], address: str, request: 
 
 
 def _model(folder: Path, size: int) -> Path:
-    """Square pictures in, two values out, and hardly any work in between."""
+    """Square images in, two values out, and hardly any work in between."""
     helper, kinds = onnx().helper, onnx().TensorProto
     weights = np.random.default_rng(1).standard_normal((2, 3, 1, 1)).astype(np.float32)
     nodes = [
@@ -161,7 +161,7 @@ def _compiled(graph: Any, folder: Path, size: int, chip: str) -> Path:
 
 
 def _picture() -> tuple[bytes, int]:
-    """A request with a picture of 1.2 MB, and the length of its JSON."""
+    """A request with an image of 1.2 MB, and the length of its JSON."""
     size = 3 * LARGE * LARGE
     tensor = {"name": "x", "datatype": "UINT8", "shape": [1, LARGE, LARGE, 3], "parameters": {"binary_data_size": size}}
     text = json.dumps({"inputs": [tensor]}).encode()

@@ -3,7 +3,7 @@
 In real time a core keeps the chip's rhythm, so what counts is whether the session has the next job ready; the sleeping library counts every
 moment between two jobs.
 
-The peer lives in an environment of its own (``make venv`` makes it, ``ANYNPU_PEER_PYTHON`` names another); without it only our figures
+The peer lives in an environment of its own (``make venv`` makes it, ``ANYNPU_PEER_PYTHON`` names another); without it only our numbers
 are printed.
 """
 

@@ -33,7 +33,7 @@ CLOCK_SECONDS = 8.0
 
 
 def print_memory(model: Model) -> None:
-    """Internal memory, and what the device's account and the engine's scratch say of a second context."""
+    """Internal memory, and what the device's account and the engine's scratch state of a second context."""
     (program,) = model.programs
     io = sum(spec.nbytes for spec in (*program.input_specs, *program.output_specs))
     prepared = NativeEngine().prepare(program)

@@ -1,7 +1,7 @@
 """Single convolutions as programs, made by hand: what a layer reaches beside what the processor has at the most.
 
-Each ends in three ways: by the float rule with a table, by the chip's integers with a limit (Relu), and by the chip's integers with an
-activation on the unrounded sum (Swish).
+Each ends in three ways: in rounding mode ``simulator`` with a table, by the chip's integers with a limit (Relu), and by the
+chip's integers with an activation on the unrounded sum (Swish).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _finish(rule: str, channels: int, rng: np.random.Generator) -> Finish:
 
 
 def _program(layer: ConvLayer, rule: str, spread: int) -> Program:
-    """The layer alone, with weights whose zero points differ from 0 by up to *spread*, by channel."""
+    """The layer alone, with weights whose zero points differ from 0 by up to *spread*, per channel."""
     rng = np.random.default_rng(layer.macs)
     source, target = layer.channels
     extent = layer.extent // layer.stride

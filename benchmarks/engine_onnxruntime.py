@@ -1,4 +1,4 @@
-"""The other side of the comparison: onnxruntime on one thread, in float32 and with models of its own static quantisation."""
+"""The other side of the comparison: onnxruntime on one thread, in float32 and with models of its own static quantization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Session:
     """A model in onnxruntime, with one input.
 
     :param threads: those of onnxruntime; 0 leaves its default
-    :param float_kernels: execute quantised operators in float between a dequantisation and a quantisation, instead of fusing them
+    :param float_kernels: execute quantized operators in float between a dequantization and a quantization, instead of fusing them
     """
 
     def __init__(self, path: Path, *, threads: int = 1, float_kernels: bool = False) -> None:
@@ -41,7 +41,7 @@ class Session:
 
 
 def prepare(model: Any, path: Path) -> Path:
-    """Write a model after onnxruntime's own preparation for quantisation. Scales by channel need opset 13 or later."""
+    """Write a model after onnxruntime's own preparation for quantization. Scales per channel need opset 13 or later."""
     import onnx
     from onnx import version_converter
 
@@ -56,7 +56,8 @@ def prepare(model: Any, path: Path) -> Path:
 
 
 def quantize(source: Path, path: Path, samples: Sequence[Floats], *, symmetric: bool = True) -> Path:
-    """onnxruntime's static quantisation: unsigned activations and symmetric signed weights by channel, which its integer kernels like best.
+    """onnxruntime's static quantization: unsigned activations and symmetric signed weights per channel, which its integer
+    kernels like best.
 
     :param symmetric: False gives signed activations and asymmetric weights, as NPUs have them
     """
@@ -73,7 +74,7 @@ def quantize(source: Path, path: Path, samples: Sequence[Floats], *, symmetric: 
             return next(({name: sample} for sample in self._samples), None)
 
     kinds = quantization.QuantType
-    logging.disable(logging.WARNING)  # it speaks of weights that it does not quantise
+    logging.disable(logging.WARNING)  # it speaks of weights that it does not quantize
     quantization.quantize_static(
         source,
         path,

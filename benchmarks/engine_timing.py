@@ -42,6 +42,6 @@ def cpu_times(candidates: Mapping[str, Callable[[], object]], seconds: float, le
 
 
 def verdict(value: float, goal: float, *, at_least: bool = False) -> str:
-    """Whether a figure reaches its goal, as a cell of a table."""
+    """Whether a number reaches its goal, as a cell of a table."""
     reached = value >= goal if at_least else value <= goal
     return f"{goal:.3g} {'ok' if reached else 'MISSED'}"

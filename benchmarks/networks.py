@@ -352,7 +352,7 @@ def with_random_weights(path: Path) -> Any:
 
 
 def tiny_model() -> Model:
-    """One convolution of a picture of 16 x 20 pixels, compiled for RK3588: a job that costs the host next to nothing."""
+    """One convolution of an image of 16 x 20 pixels, compiled for RK3588: a job that costs the host next to nothing."""
     helper, numpy_helper, kinds = onnx().helper, onnx().numpy_helper, onnx().TensorProto
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((6, 3, 3, 3)).astype(np.float32), "w")

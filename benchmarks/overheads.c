@@ -69,11 +69,11 @@ int main(int count, char **arguments)
     }
     double best = 1e9, end = 0;
     for (int run = 0; run < 5 || seconds_of(CLOCK_MONOTONIC) < end; run++) {
-        pixels[run % size]++; /* another picture, which a recording has to write */
+        pixels[run % size]++; /* another image, which a recording has to write */
         double begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
         (bound ? zero_copy : general)(context);
         double taken = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin;
-        if (run < 4) /* values are judged for the first pictures only */
+        if (run < 4) /* values are evaluated for the first images only */
             end = seconds_of(CLOCK_MONOTONIC) + atof(arguments[2]);
         else if (taken < best)
             best = taken;

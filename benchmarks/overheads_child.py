@@ -30,11 +30,11 @@ def main(model: str, seconds: float, way: str) -> float:
     once, end = (_zero_copy if way == "zero" else _general)(library, handle[0], pixels)
     best, until, run = float("inf"), 0.0, 0
     while run < 5 or time.perf_counter() < until:
-        pixels[run % pixels.size] += 1  # another picture, which a recording has to write
+        pixels[run % pixels.size] += 1  # another image, which a recording has to write
         begin = time.process_time()
         once()
         taken = time.process_time() - begin
-        if run < 4:  # values are judged for the first pictures only
+        if run < 4:  # values are evaluated for the first images only
             until = time.perf_counter() + seconds
         else:
             best = min(best, taken)

@@ -1,4 +1,4 @@
-"""Pictures for measurements of accuracy: photographed pages that are drawn from a seed, and views of photographs that are on disk."""
+"""Images for measurements of accuracy: photographed pages that are drawn from a seed, and views of photographs that are on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def photographed_page(seed: int, size: int = 480) -> Image:
     picture = picture * _shadow(cv2, random, size)
     contrast = random.uniform(0.3, 1.0)
     picture = (picture - 128.0) * contrast + 128.0 + random.uniform(-50.0, 30.0)
-    picture = picture * random.uniform(0.9, 1.1, 3)  # the colour of the light
+    picture = picture * random.uniform(0.9, 1.1, 3)  # the color of the light
     picture = cv2.GaussianBlur(picture, (0, 0), random.uniform(0.3, 1.4))
     channels = 3 if random.random() < 0.7 else 1
     picture = picture + random.normal(0.0, random.uniform(1.0, 9.0), (size, size, channels))
@@ -42,7 +42,7 @@ def photographed_page(seed: int, size: int = 480) -> Image:
 
 
 def _table(random: np.random.Generator, size: int) -> npt.NDArray[Any]:
-    """What the page lies on: a colour that changes slowly, with lines as wood has them."""
+    """What the page lies on: a color that changes slowly, with lines as wood has them."""
     colour = random.uniform(30.0, 160.0, 3)
     rows = np.cumsum(random.normal(0.0, 2.0, size)).reshape(-1, 1, 1)
     result: npt.NDArray[Any] = np.clip(colour + rows - rows.mean() + np.zeros((size, size, 3)), 0, 255)

@@ -1,7 +1,7 @@
 """Runs every benchmark of this folder (``python -m benchmarks.run_all [soak] [NAME ...]``).
 
 Each one runs in a process of its own: one that fails or never ends does not take the others with it, and none inherits the memory and the
-threads of the one before. The end says how long each took, and names those that failed.
+threads of the one before. The end states how long each took, and names those that failed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: list[str], folder: Path = HERE, limit: float | None = None) 
         if why:
             print(f"the benchmark {name} {why}; the others go on", file=sys.stderr)
             failed.append(name)
-    print("\nseconds, and of processor time:")
+    print("\nseconds, and of CPU time:")
     for name, (passed, used) in times.items():
         print(f"{passed:8.1f} {used:8.1f}  {name}")
     print(f"{sum(one for one, _ in times.values()):8.1f} {sum(one for _, one in times.values()):8.1f}  all", flush=True)

@@ -46,12 +46,12 @@ async def model_infer(request: Any, context: Any) -> Any:
 
 
 class Announcing(uvicorn.Server):
-    """Says where it serves as soon as it does, and not before."""
+    """States where it serves as soon as it does, and not before."""
 
     grpc_port = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then tell."""
+        """Listen, then report."""
         await super().startup(sockets)
         (listener,) = sockets or ()
         print(f"serving on http://127.0.0.1:{listener.getsockname()[1]} and grpc://127.0.0.1:{self.grpc_port}", flush=True)

@@ -35,7 +35,7 @@ class Load:
         return _percentile(self.accepted_ms, share)
 
     def refused_percentile(self, share: float) -> float:
-        """Of the milliseconds of what was refused."""
+        """Of the milliseconds of what was rejected."""
         return _percentile(self.refused_ms, share)
 
 

@@ -1,7 +1,7 @@
 """Drives one session for :mod:`benchmarks.bench_session` and prints what it measured: ``session_client.py WHOSE LIBRARY WHAT``.
 
-It runs by itself, in an environment that may know nothing of anynpu. Without ``SESSION_MODEL`` the library is one that needs no model; with
-it the jobs run on the software NPU, which the peer reaches through the drop-in library and ours directly.
+It runs on its own, in an environment that may know nothing of anynpu. Without ``SESSION_MODEL`` the library is one that needs no
+model; with it the jobs run on the software NPU, which the peer reaches through the drop-in library and ours directly.
 """
 
 from __future__ import annotations

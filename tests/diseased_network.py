@@ -53,7 +53,7 @@ def diseased_network() -> onnx.ModelProto:
 
 
 def diseased_samples(count: int, first: int = 0) -> list[dict[str, npt.NDArray[Any]]]:
-    """Smooth random pictures with a little noise."""
+    """Smooth random images with a little noise."""
     samples = []
     for seed in range(first, first + count):
         rng = np.random.default_rng((7, seed))

@@ -1,6 +1,6 @@
 """Who may import whom, and what importing the package must not do.
 
-Every module belongs to a room, the folder or module directly in the package that it lies in, and every arrow between rooms is in a table.
+Every module belongs to a space, the folder or module directly in the package that it lies in, and every arrow between rooms is in a table.
 No arrow goes in a circle.
 """
 
@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "anynpu"
 
 
 def load_tool() -> ModuleType:
-    """What reads the imports, for this test and for the picture in docs/architecture.md."""
+    """What reads the imports, for this test and for the image in docs/architecture.md."""
     spec = importlib.util.spec_from_file_location("architecture_page", ROOT / "tools" / "architecture_page.py")
     assert spec is not None
     assert spec.loader is not None
@@ -222,7 +222,7 @@ RAY_ROOM = "serve.cluster"
 """Modules in here may import Ray at once, and nothing outside imports them at once."""
 
 WITH_RAY = {f"anynpu.{RAY_ROOM}.{name}" for name in ("application", "ray_platform", "router", "server", "virtual")}
-"""Those that do. Everything else of the room works without."""
+"""Those that do. Everything else of the space works without."""
 
 
 def in_ray_room(module: str, package: str) -> bool:
@@ -266,7 +266,7 @@ def complaints(package: Path) -> list[str]:
     modules = {module_name(path, package) for path in files}
     modules |= {f"{package.name}.{name}" for name in (*ARROWS, *tool.EXTENSIONS)}
     rooms = {part_of(module_name(path, package)) for path in files} - {package.name}
-    wrong = [f"{room}: a room that the table of arrows does not have" for room in sorted(rooms - set(ARROWS))]
+    wrong = [f"{room}: a space that the table of arrows does not have" for room in sorted(rooms - set(ARROWS))]
     for path in files:
         module = module_name(path, package)
         for found in tool.imports_of(path, package, modules):
@@ -340,7 +340,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
         ("program.py", "def f():\n    from .modelfile import write", "program must not import modelfile"),
         ("chips/chip.py", "from .. import vendors", "chips must not import vendors"),
         ("session/session.py", "from ..serve import options", "session must not import serve"),
-        ("brand_new.py", "", "a room that the table of arrows does not have"),
+        ("brand_new.py", "", "a space that the table of arrows does not have"),
         ("npu/cores.py", "from ..compiler import graph", "npu must not import compiler"),
         ("npu/engines/native.py", "from ...rknn import software", "npu must not import rknn"),
         ("npu/cores.py", "from ..session import queue", "npu must not import session"),
@@ -365,7 +365,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
         ("cli/cluster.py", "from ..serve.cluster import ClusterServer", "which needs Ray"),
         ("cli/demo/pages.py", "from ..helpers import console", "cli.demo must not import cli"),
         ("__init__.py", "from .npu import memory", "imports anynpu.npu.memory at once"),
-        ("novel/room.py", "", "a room that the table of arrows does not have"),
+        ("novel/room.py", "", "a space that the table of arrows does not have"),
         ("npu/engines/float_onnxruntime.py", "def f():\n    import onnxruntime", "past the helper"),
         ("tensor.py", "import onnx", "at once instead of at first use"),
         ("compiler/lower/placement.py", "from onnx import numpy_helper", "at once instead of at first use"),

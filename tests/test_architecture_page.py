@@ -1,4 +1,4 @@
-"""The picture of the rooms in docs/architecture.md is that of the sources."""
+"""The image of the rooms in docs/architecture.md is that of the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantisation of weights: large ones are worked through in blocks of rows, which must not show."""
+"""Quantization of weights: large ones are worked through in blocks of rows, which must not show."""
 
 from __future__ import annotations
 

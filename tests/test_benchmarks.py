@@ -1,4 +1,4 @@
-"""The benchmarks as a whole: one that fails does not take the others with it, and servers say that they serve when they do."""
+"""The benchmarks as a whole: one that fails does not take the others with it, and servers state that they serve when they do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_benchmark_that_fails_is_named_and_the_others_run(folder: Path, capfd:
 def test_the_end_says_how_long_each_took(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_all(folder, "a", "d") == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[-4] == "seconds, and of processor time:"
+    assert lines[-4] == "seconds, and of CPU time:"
     assert [line.split()[2] for line in lines[-3:]] == ["a", "d", "all"]
 
 

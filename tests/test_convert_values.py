@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("level")
 
 
 def awkward_values(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Values around the codes, exact ties, the rails, infinities, NaN and both zeros."""
+    """Values around the codes, exact ties, the saturation, infinities, NaN and both zeros."""
     values = (rng.integers(-600, 600, shape) * 0.5 * scale).astype(np.float32)
     values += (rng.random(shape) < 0.5) * rng.normal(size=shape).astype(np.float32) * np.float32(scale * 40)
     special = np.array(

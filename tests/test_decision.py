@@ -1,4 +1,4 @@
-"""The report for a decision: all chips side by side, the network coloured by time and by error, as data and as a page."""
+"""The report for a decision: all chips side by side, the network colored by time and by error, as data and as a page."""
 
 from __future__ import annotations
 

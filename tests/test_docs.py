@@ -26,13 +26,13 @@ ELSEWHERE = {
 
 LEFT_OUT = {
     "exec": "needs a program",
-    "serve": "does not end by itself; test_the_server_of_the_page runs one",
-    "cluster": "needs Ray, and does not end by itself",
+    "serve": "does not end on its own; test_the_server_of_the_page runs one",
+    "cluster": "needs Ray, and does not end on its own",
     "calibrate": "needs what a board measured",
     "demo": "tests/cli/test_demo.py runs it",
     "doctor": "ends with 1 where something has to be done first; tests/cli/test_doctor.py runs it",
     "twin": "needs a vendor's file",
-    "top": "does not end by itself",
+    "top": "does not end on its own",
     "vpm-run": "tests/vip runs it",
 }
 """Commands of pages that cannot be run where the pages are."""

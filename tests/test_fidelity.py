@@ -1,4 +1,4 @@
-"""What docs/validation.md says about the written arithmetic: how far it is from the same formula in real numbers."""
+"""What docs/validation.md states about the written arithmetic: how far it is from the same formula in real numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of float operators: what ONNX says, no more and no less; and files that try to bring an ONNX graph of their own."""
+"""The table of float operators: what ONNX states, no more and no less; and files that try to bring an ONNX graph of their own."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_networks_are_made_of_is_in_the_table() -> None:
 
 
 def hostile_graph(location: str, offset: str = "0") -> bytes:
-    """An ONNX model with an input of whole numbers, whose constant is said to lie in a file, or at an address."""
+    """An ONNX model with an input of integers, whose constant is said to lie in a file, or at an address."""
     helper, proto = onnx.helper, onnx.TensorProto
     secret = proto(name="w", data_type=proto.UINT8, dims=[16], data_location=proto.EXTERNAL)
     for key, value in (("location", location), ("offset", offset), ("length", "16")):

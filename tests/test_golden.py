@@ -1,4 +1,4 @@
-"""Compiled models and JSON outputs stay the same, byte by byte; tools/golden.py says how to record a change that is intended."""
+"""Compiled models and JSON outputs stay the same, byte by byte; tools/golden.py states how to record a change that is intended."""
 
 from __future__ import annotations
 

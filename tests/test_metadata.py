@@ -1,4 +1,4 @@
-"""What an ONNX model says about itself travels with the compiled model: to sessions, to inspect; and a file cannot abuse it."""
+"""What an ONNX model states about itself travels with the compiled model: to sessions, to inspect; and a file cannot abuse it."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class TestContainer:
 
     def test_it_cannot_be_taken_for_a_vendor_file(self) -> None:
         data = modelfile.to_bytes(every_operator_model())
-        assert data[4:8] != bytes(4)  # zeros in a genuine .rknn
-        assert struct.unpack_from("<I", data, 4)[0] >> 28 != 0  # small in a genuine .nb
+        assert data[4:8] != bytes(4)  # zeros in a vendor-compiled .rknn
+        assert struct.unpack_from("<I", data, 4)[0] >> 28 != 0  # small in a vendor-compiled .nb
 
     def test_sections_are_aligned_and_arrays_within(self, tmp_path) -> None:
         model = modelfile.read(modelfile.write(every_operator_model(), tmp_path / "m"))
@@ -359,7 +359,7 @@ def at(document: Any, *path: Any) -> Any:
 
 
 class TestStrictness:
-    """What a header may not say, though its checksum is right."""
+    """What a header may not state, though its checksum is right."""
 
     FIRST = ("model", "programs", 0)
     CONV = (*FIRST, "layers", 0, "op")
@@ -372,19 +372,19 @@ class TestStrictness:
             ((*CONV, "type"), "Teleport", "unknown type 'Teleport'"),
             ((*CONV, "weights", "dtype"), "object", "unknown type"),
             ((*CONV, "weights", "dtype"), "float128", "unknown type"),
-            ((*CONV, "weights", "offset"), -64, "whole number from zero"),
+            ((*CONV, "weights", "offset"), -64, "integer from zero"),
             ((*CONV, "weights", "offset"), 1 << 40, "bytes of weights"),
             ((*CONV, "weights", "offset"), 1, "bytes of weights"),
             ((*CONV, "weights", "shape"), [1 << 62, 1 << 62], "elements along one axis"),
             ((*CONV, "weights", "shape"), [4000, 4000], "bytes of weights"),
-            ((*CONV, "weights", "shape"), [8, -3, 3, 3], "whole number from zero"),
+            ((*CONV, "weights", "shape"), [8, -3, 3, 3], "integer from zero"),
             ((*CONV, "weights", "shape"), [1] * 9, "more than 8 axes"),
-            ((*CONV, "weights", "shape"), [True], "whole number from zero"),
+            ((*CONV, "weights", "shape"), [True], "integer from zero"),
             ((*CONV, "weights"), [1, 2], "not a reference"),
             ((*CONV, "strides"), [1], "takes 2 entries, got 1"),
             ((*CONV, "strides"), "11", "takes a list"),
-            ((*CONV, "groups"), 1.0, "takes a whole number"),
-            ((*CONV, "groups"), True, "takes a whole number"),
+            ((*CONV, "groups"), 1.0, "takes an integer"),
+            ((*CONV, "groups"), True, "takes an integer"),
             ((*CONV, "groups"), 10**19, "beyond 64 bits"),
             ((*CONV, "colour"), 1, "unknown field 'colour'"),
             ((*FIRST, "layers", 0, "placement"), "gpu", "is no Placement: 'gpu'"),
@@ -396,7 +396,7 @@ class TestStrictness:
             ((*SCORES, "compute"), "int8", "no chip computes in int8"),
             ((*SCORES, "operators", 0, "name"), "If", "is not a float operator"),
             ((*SCORES, "operators", 0, "attributes"), {"axis": 1}, "unknown attribute 'axis'"),
-            ((*SCORES, "operators", 0, "attributes"), {"body": {"graph": []}}, "takes a whole number or a number or text"),
+            ((*SCORES, "operators", 0, "attributes"), {"body": {"graph": []}}, "takes an integer or a number or text"),
             ((*SCORES, "operators", 0, "inputs"), ["logits"], "has 1 inputs, takes 2 to 2"),
             ((*SCORES, "operators", 0, "inputs"), ["logits", "/some/file"], "which nothing makes"),
             ((*SCORES, "constants", "w", "value", "shape"), [5, 20], r"multiplies \[1, 10\] by \[5, 20\]"),

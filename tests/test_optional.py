@@ -1,4 +1,4 @@
-"""The genuine onnxruntime is found whatever a program has put under its name; the program keeps what it has."""
+"""The vendor-compiled onnxruntime is found whatever a program has put under its name; the program keeps what it has."""
 
 from __future__ import annotations
 

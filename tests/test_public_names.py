@@ -50,7 +50,7 @@ def test_one_class_for_one_word() -> None:
 
 
 def test_the_glossary_has_the_classes_that_it_names() -> None:
-    """Each row of docs/messages.md that names a class names one that exists, in the module that it says."""
+    """Each row of docs/messages.md that names a class names one that exists, in the module that it states."""
     rows = re.findall(r"`(anynpu(?:\.\w+)+)\.(\w+)`", section("messages", "Glossary"))
     assert len(rows) > 10
     for module, name in rows:

@@ -1,4 +1,4 @@
-"""The suite itself: it stays quick, it says what it misses, and a tool is there only if it runs."""
+"""The suite itself: it stays quick, it states what it misses, and a tool is there only if it runs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_slower_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_machine_is_measured_beside_a_test_above_the_limit(pytester: pytest.Pytester) -> None:
-    """What is slow because of its neighbours is measured beside them, not at the end."""
+    """What is slow because of its neighbors is measured beside them, not at the end."""
     pytester.makeconftest(
         CONFTEST.format(limit=0.01) + "factors = iter([1000.0])\nwatch.machine_factor = lambda: next(factors, 1.0)\n"
     )
@@ -146,7 +146,7 @@ def test_the_machine_is_measured_beside_a_test_above_the_limit(pytester: pytest.
 
 
 def test_random_examples_are_the_same_in_each_run_and_have_no_deadline() -> None:
-    """Every use of hypothesis says so: by chance, or on a busy machine, no run differs from another."""
+    """Every use of hypothesis reports it: by chance, or on a busy machine, no run differs from another."""
     users = [
         path
         for path in TESTS.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Twins: what the software NPU runs in place of a vendor's file, found by the hash of that file."""
+"""Anynpu models: what the software NPU runs in place of a vendor's file, found by the hash of that file."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("c1", pads=(0, 1, 1, 1)), "8 pixels give 7"),
     (with_op("c1", pads=(1 << 30, 0, 0, 0)), "pads"),
     (with_tensor("c1", shape=(2, 8, 8, 8)), "the input has 1 images, the output 2"),
-    (with_tensor("image", quantization=None), "'image' has no quantisation"),
+    (with_tensor("image", quantization=None), "'image' has no quantization"),
     (with_tensor("image", layout=Layout.NCHW), "channels last"),
     (with_tensor("image", w_stride=16), "lies in blocks or with padding"),
     (with_layer("c1", inputs=("image", "image")), "takes 1 inputs, got 2"),
@@ -141,7 +141,7 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(2, np.float16)),)), "constant 'a' is float16"),
     (with_op("picked", constants=(CustomConstant(0, "a", np.zeros((1,) * 9, np.float32)),)), "constant 'a' has 9 axes"),
     (with_op("picked", attributes={f"a{index}": "" for index in range(5000)}), "5000 attributes"),
-    (with_layer("picked", inputs=("logits8",)), "'logits8' is quantised"),
+    (with_layer("picked", inputs=("logits8",)), "'logits8' is quantized"),
     (with_layer("picked", outputs=()), "has no output"),
     (with_tensor("picked", dtype=DType.FLOAT16), "'picked' is float16"),
     (with_tensor("picked", layout=Layout.NHWC), "'picked' is not row-major"),
@@ -279,7 +279,7 @@ def test_an_output_may_own_the_memory_that_a_layer_writes_under_another_shape() 
 
 
 def test_float_layers_run_where_the_first_of_their_stretch_stands() -> None:
-    """What a stretch reads has to exist before its first layer, and what it makes overwrites nothing that it reads."""
+    """What a segment reads has to exist before its first layer, and what it makes overwrites nothing that it reads."""
     b = ProgramBuilder()
     for name in ("x", "y", "a", "b", "c"):
         b.tensor(name, (1, 16), DType.FLOAT32)

@@ -88,7 +88,7 @@ ATTRIBUTES = {
 
 
 class TestTextOfRknn:
-    """What stands in clear before the instructions, in the form of files that rknn-toolkit2 2.5.0 wrote."""
+    """What stands in plain text before the instructions, in the form of files that rknn-toolkit2 2.5.0 wrote."""
 
     def test_layers_types_mean_and_scales(self) -> None:
         description = rknn_description()
@@ -188,7 +188,7 @@ class TestRknn:
         info = vendorfile.read_rknn(bytes(data))
         assert info.target == "rk3588"
         assert len(info.outputs) == 2
-        assert "not where the header says" in info.notes[0]
+        assert "not where the header points" in info.notes[0]
 
     def test_lists_by_name_where_there_is_no_graph(self) -> None:
         description = {"outputs": {"a": {"name": "y", "dims": [1, 2], "type": "FP16"}}, "target": "RK3576"}

@@ -1,6 +1,6 @@
 """TFLite files written by hand, so that tests need neither TensorFlow nor its interpreter.
 
-A flat buffer is written from the front: a table first, then what it points to.
+A flat buffer is written from the gateway: a table first, then what it points to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What tests need besides Python and its packages: a tool is there if it runs, not if its name is found.
 
-``need("rustc")`` gives the program, or skips the test. The end of the run says in one line for each reason how many tests were skipped, and
-for a tool what to install. With ``ANYNPU_REQUIRE_ALL`` in the environment, as in continuous integration, a missing tool fails the test.
+``need("rustc")`` gives the program, or skips the test. The end of the run states in one line for each reason how many tests were
+skipped, and for a tool what to install. With ``ANYNPU_REQUIRE_ALL`` in the environment, as in continuous integration, a missing
+tool fails the test.
 """
 
 from __future__ import annotations

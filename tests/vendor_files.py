@@ -1,4 +1,4 @@
-"""Files as the vendors' toolkits write them, as far as their layout is publicly described."""
+"""Files as the vendors' toolkits write them, where their layout is publicly described."""
 
 from __future__ import annotations
 

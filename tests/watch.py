@@ -1,6 +1,6 @@
 """A pytest plugin that keeps the quick tests quick: it prints the slowest ones, and fails a run with one above the limit.
 
-What counts is CPU time, of the test's process and of the children it waited for. Wall time would tell how busy the machine is; CPU time
+What counts is CPU time, of the test's process and of the children it waited for. Wall time would report how busy the machine is; CPU time
 hardly changes while other programs run. A slower machine needs more of it, so the limit grows with the time that a fixed loop takes:
 after a test above the limit, beside what runs there then, and at the end.
 

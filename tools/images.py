@@ -126,7 +126,7 @@ def layout() -> None:
 
 
 def architecture() -> None:
-    """The levels of the packages, from the picture in architecture.md."""
+    """The levels of the packages, from the image in architecture.md."""
     picture = _page("architecture").partition("<!-- written by tools/architecture_page.py -->")[2].partition("<!-- end")[0]
     levels: list[list[str]] = []
     for number, name in re.findall(r"^( ?\d+|  )  (\w+)", picture, re.MULTILINE):

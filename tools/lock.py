@@ -1,6 +1,6 @@
 """Writes the lock files of what is deployed: every package with its version and the hashes of its files, from the report of pip's resolver.
 
-    python tools/lock.py            # resolves anew and writes deploy/locks
+    python tools/lock.py            # resolves again and writes deploy/locks
 
 The container installs nothing else (``pip install --require-hashes``). A lock serves amd64 and arm64: it is resolved for the first, and the
 same versions are looked up for the second. No address of a package index is written down; pip asks the one that it is configured for.

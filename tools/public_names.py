@@ -36,7 +36,7 @@ _EXIT_TABLE = re.compile(r"^\| exit (?:code|status) \|.*\n\|[-|]+\|\n((?:\|.*\n)
 
 
 def texts() -> list[str]:
-    """README, the pages for users, and what the examples say."""
+    """README, the pages for users, and what the examples state."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "examples").glob("**/*.md"))]
     return [page.read_text(encoding="utf-8") for page in pages if page.name not in INTERNAL]
 

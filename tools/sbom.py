@@ -4,7 +4,7 @@ The build calls it and puts the file into the wheel, as ``anynpu-VERSION.dist-in
 
     python tools/sbom.py pyproject.toml anynpu.cdx.json
 
-It says the same for the same sources and tools: no time (unless SOURCE_DATE_EPOCH gives one), no serial number, no path.
+It states the same for the same sources and tools: no time (unless SOURCE_DATE_EPOCH gives one), no serial number, no path.
 """
 
 from __future__ import annotations

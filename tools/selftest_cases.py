@@ -30,7 +30,7 @@ def contents() -> str:
             "ranges": recorded_ranges(case),
             "outputs": case.record["board_output_hex"],
         }
-    source = "bytes of an RV1103, from the logs of github.com/dnhkng/open-rknpu (MIT licence); see tests/arithmetic/board"
+    source = "bytes of an RV1103, from the logs of github.com/dnhkng/open-rknpu (MIT license); see tests/arithmetic/board"
     return json.dumps({"source": source, "inputs": inputs, "cases": cases}, indent=1) + "\n"
 
 

@@ -64,7 +64,7 @@ def main() -> int:
     files, lines = (sum(column) for column in zip(*found.values(), strict=True))
     print(f"{files:4} {lines:7,}  total; the budget is {MAX_FILES} files and {MAX_LINES:,} lines")
     if files > MAX_FILES or lines > MAX_LINES:
-        print("tools/size.py: above the budget: remove what is not needed, or raise the budget and say why", file=sys.stderr)
+        print("tools/size.py: above the budget: remove what is not needed, or raise the budget and state why", file=sys.stderr)
         return 1
     return 0
 

@@ -1,14 +1,14 @@
-"""Fit the timing model to published figures, and say how well it predicts what it has not seen.
+"""Fit the timing model to published numbers, and state how well it predicts what it has not seen.
 
     python tools/timing_fit.py --data FOLDER [--page] [--json FILE]
     ANYNPU_TIMING_DATA=FOLDER python tools/timing_fit.py
 
 The folder holds ``published_fps.csv`` with ``graphs/`` beside it, and optionally ``matmul.csv`` and ``allwinner.csv``. The
-figures are not part of the project; the fitted numbers are in ``chips/timing/parameters.py``. ``--page`` writes the tables of
+numbers are not part of the project; the fitted numbers are in ``chips/timing/parameters.py``. ``--page`` writes the tables of
 ``docs/validation.md``.
 
 int8 networks are fitted by ``anynpu.chips.timing.calibration``, a chip at a time. float16 networks are few, so the four chips are fitted
-together: what their hardware has in common is shared, and each number is tethered to what the int8 fit says of the chip. Nothing is
+together: what their hardware has in common is shared, and each number is tethered to what the int8 fit states of the chip. Nothing is
 random.
 """
 
@@ -83,7 +83,7 @@ class HalfFit:
     """The float16 networks of all chips, and the numbers that explain them.
 
     A point of the search is, in logarithms and relative to where it starts: per chip the bandwidth of weights (4) and the time for a
-    normalised element (4); MACs of large and of small CPU cores (2) and how each chip differs from its class (4); the hand-over in
+    normalized element (4); MACs of large and of small CPU cores (2) and how each chip differs from its class (4); the hand-over in
     floors, the time of a head in floors, and the time for an element on the CPU.
     """
 
@@ -183,7 +183,7 @@ def _descend(loss: Callable[[Floats], float], start: Floats, steps: Floats) -> F
 
 
 def fit_int8(points: Sequence[Point]) -> dict[str, Fit]:
-    """One fit per chip, started from hardware figures alone."""
+    """One fit per chip, started from hardware numbers alone."""
     fits = {}
     for name in CHIPS:
         rows = [Measurement(point.name, point.work, point.milliseconds) for point in points if point.chip == name]
@@ -295,7 +295,7 @@ def _summary(errors: Sequence[float]) -> str:
 def main() -> None:
     """Fit, validate, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, default=os.environ.get("ANYNPU_TIMING_DATA"), help="the folder with the figures")
+    parser.add_argument("--data", type=Path, default=os.environ.get("ANYNPU_TIMING_DATA"), help="the folder with the numbers")
     parser.add_argument("--json", type=Path, help="write all results there")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/validation.md")
     options = parser.parse_args()

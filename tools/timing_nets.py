@@ -1,4 +1,4 @@
-"""Networks that public figures name but do not come with, built from their published architecture: shapes only, no weights."""
+"""Networks that public numbers name but do not come with, built from their published architecture: shapes only, no weights."""
 
 from __future__ import annotations
 
@@ -199,4 +199,4 @@ NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     },
     "smollm2_360m_w32": lambda: transformer(32, 960, 32, 15, 2560, key_heads=5, gated=True, vocabulary=49152),
 }
-"""By the names that the figures have."""
+"""By the names that the numbers have."""

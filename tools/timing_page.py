@@ -65,7 +65,7 @@ def parameters(result: Mapping[str, Any]) -> str:
 
 
 def float16_table(result: Mapping[str, Any]) -> str:
-    """The errors of float16 networks: one figure unknown, and all figures of the network unknown."""
+    """The errors of float16 networks: one number unknown, and all numbers of the network unknown."""
     found = {(entry["model"], entry["chip"]): entry for entry in result["float16_left_out"]}
     names = list(dict.fromkeys(entry["model"] for entry in result["float16_left_out"]))
     rows = []
@@ -81,7 +81,7 @@ def float16_table(result: Mapping[str, Any]) -> str:
     shared = f"Shared: a hand-over to the CPU takes {numbers['handover'][0]:.2f} floors, a head {numbers['head'][0]:.2f} floors, "
     shared += f"an element on the CPU {numbers['cpu'][0]:.2f} ns."
     return (
-        f"{_table('model', CHIPS, rows)}\n\nOne figure unknown: {_summary(result['float16'])}. All figures of a network unknown: "
+        f"{_table('model', CHIPS, rows)}\n\nOne number unknown: {_summary(result['float16'])}. All numbers of a network unknown: "
         f"{_summary(result['float16_models'])}.\n\n"
         f"{_table('chip', ('weights, GB/s', 'normalised element, ns', 'CPU, GMAC/s'), fitted)}\n\n{shared}"
     )

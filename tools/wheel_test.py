@@ -2,7 +2,7 @@
 
     python tools/wheel_test.py
 
-The release runs it on every wheel, on aarch64 under an emulator. It says what it has seen, and ends with 1 if something is wrong.
+The release runs it on every wheel, on aarch64 under an emulator. It states what it has seen, and ends with 1 if something is wrong.
 """
 
 from __future__ import annotations

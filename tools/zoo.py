@@ -1,7 +1,7 @@
 """Networks of timm, torchvision, ultralytics and transformers from their own configurations with random weights, as a table.
 
 ``make zoo`` runs it in an environment that it makes. Each network is compiled from its module in float16 and in int8, in a process of its
-own, run on the software NPU, and compared with torch. A network may be refused with an error of anynpu; any other error, and a result that
+own, run on the software NPU, and compared with torch. A network may be rejected with an error of anynpu; any other error, and a result that
 is wrong without a word, makes the command fail.
 
     python tools/zoo.py [NAME ...] [--pixels N] [--at-once N] [--json FILE]
@@ -100,7 +100,7 @@ PICTURES = [
     ),
 ]
 FIXED_OF_TIMM = ("swin_tiny_patch4_window7_224", "levit_128s", "efficientformer_l1", "xcit_nano_12_p16_224", "mobilevit_xxs")
-"""Networks of timm that take one size alone, or are made of parts of a size of their own, and do not say so."""
+"""Networks of timm that take one size alone, or are made of parts of a size of their own, and do not report it."""
 
 TORCHVISION = [
     *("resnet18", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "mnasnet0_5", "efficientnet_b0"),
@@ -241,7 +241,7 @@ def main() -> int:
             f"{row.get('processor', 0):7.1f} {row.get('megabytes', 0):7.0f}  {row['note']}",
             flush=True,
         )
-        if given.json:  # as far as it is: the whole takes hours
+        if given.json:  # where it is: the whole takes hours
             given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     faults = [row["name"] for row in rows if row["fault"]]
     runs = sum(row.get("float16") is not None for row in rows)
@@ -309,7 +309,7 @@ def tried(name: str, pixels: int | None = None) -> dict[str, Any]:
         elif row["int8"] < POOR:
             row["note"] = f"int8 is poor, and said to be: {row['warnings'][0][:120]}"
     except AnynpuError as error:
-        row["note"] = f"refused: {type(error).__name__}: {error.message[:120]}"
+        row["note"] = f"rejected: {type(error).__name__}: {error.message[:120]}"
     except Exception as error:  # this is what the command looks for
         row |= {"note": f"{type(error).__name__}: {str(error)[:160]}", "fault": True}
     row["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -395,7 +395,7 @@ def with_one_result(module: Any) -> Any:
 
 
 def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """A small network of transformers, with the statistics of its normalisations made to fit random weights."""
+    """A small network of transformers, with the statistics of its normalizations made to fit random weights."""
     torch = importlib.import_module("torch")
     if importlib.util.find_spec("torchvision") is not None:
         load_torchvision()
@@ -414,7 +414,7 @@ def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
         module.train()
         for part in module.modules():
             if isinstance(part, torch.nn.BatchNorm2d):
-                part.momentum = 1.0  # what the last pictures had, whatever the numbers were before
+                part.momentum = 1.0  # what the last images had, whatever the numbers were before
         with torch.no_grad():
             for _ in range(2):
                 module(torch.randn(4, *shape[1:]))

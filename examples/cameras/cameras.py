@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(figures(cameras))
         if not any(camera.figures().answered for camera in cameras):
             reasons = [f"camera {camera.name}: {camera.error}" for camera in cameras if camera.error is not None]
-            sys.exit("\n".join(["no picture was answered", *reasons]))
+            sys.exit("\n".join(["no image was answered", *reasons]))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- TensorTypeError         (TypeError)
     |   |-- TensorNameError         (KeyError)
     |   |-- ParameterError          a call's parameters do not fit                   (ValueError)
-    |   `-- ImageError              a picture cannot be read                         (ValueError)
-    |-- DeviceError                 the device refuses or fails
+    |   `-- ImageError              an image cannot be read                         (ValueError)
+    |-- DeviceError                 the device rejects or fails
     |   |-- UnknownChipError        (ValueError)
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
     |   |-- DeviceMemoryError       a buffer is missing, too small or not available  (MemoryError, RuntimeError)
@@ -40,17 +40,17 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- OptionError             an option is unknown, out of range or in conflict  (ValueError)
     |   |   `-- OptionTypeError     an option is unknown or of a wrong type           (TypeError)
     |   |-- CallbackError           what should be called cannot be called           (TypeError)
-    |   |-- SubmitTimeout           no room in the queue in time                     (TimeoutError)
+    |   |-- SubmitTimeout           no space in the queue in time                     (TimeoutError)
     |   |-- SessionModelError       the model of a session cannot be read            (ModelError)
     |   `-- FeedError               the input feed of a session                      (InputError)
     |       |-- FeedShapeError      (ShapeError)
     |       |-- FeedTypeError       (TensorTypeError)
     |       `-- FeedNameError       (TensorNameError)
-    |-- ServeError                  a server refuses a request                       (RuntimeError)
+    |-- ServeError                  a server rejects a request                       (RuntimeError)
     |   |-- RequestError            the request is malformed                         (ValueError)
     |   |   `-- RequestTooLargeError   it is larger than the server allows
     |   |-- UnknownModelError       the server has no such model or version          (LookupError)
-    |   |-- ModelUnavailableError   the model is not loaded, or the server is ending
+    |   |-- ModelUnavailableError   the model is not loaded, or the server is shutting down
     |   |   `-- BoardLostError      the board that had the request is gone
     |   |-- OverloadedError         there is more to do than can be done in time
     |   `-- AccessDeniedError       the key is missing or wrong, or the call is not allowed  (PermissionError)
@@ -191,7 +191,7 @@ class OutputFileError(ModelError, OSError):
 class CompileError(ModelError, ValueError):
     """The ONNX model cannot become a layer program.
 
-    ``node``, ``operator`` and ``tensor`` say where, as far as that is known.
+    ``node``, ``operator`` and ``tensor`` state where, where that is known.
     """
 
     def __init__(
@@ -251,11 +251,11 @@ class ParameterError(InputError, ValueError):
 
 
 class ImageError(InputError, ValueError):
-    """A picture cannot be read."""
+    """An image cannot be read."""
 
 
 class DeviceError(AnynpuError):
-    """The device refuses or fails."""
+    """The device rejects or fails."""
 
 
 class UnknownChipError(DeviceError, ValueError):
@@ -323,7 +323,7 @@ class CallbackError(SessionError, TypeError):
 
 
 class SubmitTimeout(SessionError, TimeoutError):
-    """There was no room in the queue of a session in time."""
+    """There was no space in the queue of a session in time."""
 
 
 class SessionModelError(SessionError, ModelError):
@@ -353,7 +353,7 @@ class SanitizerError(AnynpuError, RuntimeError):
 
 
 class ServeError(AnynpuError, RuntimeError):
-    """A server refuses a request."""
+    """A server rejects a request."""
 
 
 class RequestError(ServeError, ValueError):
@@ -377,7 +377,7 @@ class BoardLostError(ModelUnavailableError):
 
 
 class OverloadedError(ServeError):
-    """The server has more to do than it can do in time; ``retry_after`` says after how many seconds to come again."""
+    """The server has more to do than it can do in time; ``retry_after`` states after how many seconds to come again."""
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float = 1.0) -> None:
         super().__init__(message, hint=hint)

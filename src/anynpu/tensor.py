@@ -1,7 +1,7 @@
-"""What a tensor is: name, shape, type, memory layout, quantisation, strides.
+"""What a tensor is: name, shape, type, memory layout, quantization, strides.
 
 Shapes are always in the order of the ONNX model (N, C, H, W for images), whatever the memory layout is. ``memory_shape`` gives the
-extents in the order in which they lie in memory.
+sizes in the order in which they lie in memory.
 """
 
 from __future__ import annotations
@@ -212,14 +212,14 @@ class TensorSpec:
 
     @property
     def channels(self) -> int:
-        """Extent of the channel axis: axis 1 of an image, the last axis of a plain tensor."""
+        """Size of the channel axis: axis 1 of an image, the last axis of a plain tensor."""
         if not self.shape:
             return 1
         return self.shape[-1] if self.layout is Layout.PLAIN or len(self.shape) < 2 else self.shape[1]
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
-        """Extents in memory order, padding of channels and strides included."""
+        """Sizes in memory order, padding of channels and strides included."""
         shape = self.shape
         if self.layout is Layout.NHWC:
             n, c, *spatial = shape

@@ -1,6 +1,6 @@
 """Bytes that a real RV1103 produced, one JSON file per case in the folder ``board``.
 
-Transcribed from the logs of github.com/dnhkng/open-rknpu (MIT licence); each file names commit and paths. The networks were compiled by the
+Transcribed from the logs of github.com/dnhkng/open-rknpu (MIT license); each file names commit and paths. The networks were compiled by the
 vendor's toolkit and run by the vendor's runtime (``kind`` is ``vendor``), or written by an open compiler with every integer known
 (``direct``). Outputs are NHWC, real channels only.
 """
@@ -43,12 +43,12 @@ class BoardCase:
         return list(self.record["board_output_hex"])
 
     def input(self, pattern: str) -> npt.NDArray[np.uint8]:
-        """The picture, NHWC."""
+        """The image, NHWC."""
         data = bytes.fromhex(self.record["patterns"][pattern]["input_hex"])
         return np.frombuffer(data, np.uint8).reshape(self.record["input"]["shape_nhwc"])
 
     def output(self, pattern: str) -> npt.NDArray[np.int8]:
-        """The codes that the board gave."""
+        """The quantized values that the board gave."""
         return np.frombuffer(bytes.fromhex(self.record["board_output_hex"][pattern]), np.int8)
 
     @property

@@ -1,4 +1,5 @@
-"""Random small networks by operator family: an ONNX model, the scale of every tensor, input codes, and what the oracle makes of them."""
+"""Random small networks by operator family: an ONNX model, the scale of every tensor, input quantized values, and what the
+oracle makes of them."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ Rng = np.random.Generator
 
 @dataclass
 class Net:
-    """A network that grows node by node, with the codes that the oracle computes for each tensor.
+    """A network that grows node by node, with the quantized values that the oracle computes for each tensor.
 
     :ivar tensors: by ONNX name, without the batch
-    :ivar free: tensors whose scale the compiler shall find by itself
+    :ivar free: tensors whose scale the compiler must find on its own
     :ivar curves: how activations after products end: a method of :class:`Product`
     """
 
@@ -35,7 +36,7 @@ class Net:
     curves: str = "curve"
 
     def input(self, shape: Sequence[int], scale: float | None = None, zero: int | None = None) -> str:
-        """A new input with random codes."""
+        """A new input with random quantized values."""
         name = f"input{len(self.inputs)}"
         values = self.rng.integers(-128, 128, shape).astype(object)
         scale = float(F(self.rng.uniform(0.01, 0.1))) if scale is None else scale
@@ -49,7 +50,7 @@ class Net:
         return name
 
     def node(self, op: str, inputs: Sequence[str], result: Codes, **attributes: Any) -> str:
-        """A node, and the codes of its result."""
+        """A node, and the quantized values of its result."""
         name = self.plain(op, inputs, **attributes)
         self.tensors[name] = result
         return name
@@ -249,7 +250,7 @@ def sums(net: Net) -> str:
 
 
 def depthwise_roundings(net: Net) -> str:
-    """After a depthwise convolution LeakyRelu takes its codes, as tables do, but Elu the sum."""
+    """After a depthwise convolution LeakyRelu takes its quantized values, as tables do, but Elu the sum."""
     x = image(net)
     channels = net.tensors[x].shape[0]
     inputs, weights, bias, attributes = _same_size(net, x, channels, channels)
@@ -269,7 +270,8 @@ def depthwise_roundings(net: Net) -> str:
 
 
 def split_concats(net: Net) -> str:
-    """Parts of a Concat that are no multiples of 8: the second convolution has codes of its own, the others take the sum so far."""
+    """Parts of a Concat that are no multiples of 8: the second convolution has quantized values of its own, the others take the
+    sum so far."""
     rng = net.rng
     parts = [image(net, int(rng.integers(1, 8)))]
     parts += [net.input((int(rng.integers(1, 9)), *net.tensors[parts[0]].shape[1:])) for _ in range(int(rng.integers(1, 3)))]
@@ -383,7 +385,7 @@ def function_of(net: Net, x: str, name: str, scale: float, zero: int) -> str:
 
 
 def functions(net: Net) -> str:
-    """An activation of codes, and one after a depthwise convolution, which is one too."""
+    """An activation of quantized values, and one after a depthwise convolution, which is one too."""
     name = str(net.rng.choice(list(chip.FUNCTIONS)))
     x = image(net)
     codes = net.tensors[x]
@@ -423,7 +425,7 @@ def resizes(net: Net) -> str:
 
 
 def joins(net: Net) -> str:
-    """Concat and a Transpose: codes are copied."""
+    """Concat and a Transpose: quantized values are copied."""
     x = image(net)
     codes = net.tensors[x]
     y = net.input((int(net.rng.integers(1, 5)), *codes.shape[1:]), codes.scale, codes.zero)

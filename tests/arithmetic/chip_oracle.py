@@ -1,7 +1,7 @@
-"""From float weights, scales and codes to the chip's bytes, a second time: plain loops over Python integers.
+"""From float weights, scales and quantized values to the chip's bytes, a second time: plain loops over Python integers.
 
 Nothing of ``anynpu`` is used here. The rule is written down from what is known of the chip (docs/validation.md), operator by operator, each
-with the numbers that the vendor's toolkit derives: weights by output channel with a zero point, in float32 steps; multipliers of 15 bits;
+with the numbers that the vendor's toolkit derives: weights per output channel with a zero point, in float32 steps; multipliers of 15 bits;
 tables of 513 entries. Rounding half to even is Python's own ``round`` of a fraction.
 """
 
@@ -55,7 +55,7 @@ def factor(real: float) -> tuple[int, int]:
 
 
 def weight_codes(weights: Array) -> tuple[list[list[int]], list[Any]]:
-    """Codes without zero points and float32 scales by row."""
+    """Quantized values without zero points and float32 scales by row."""
     codes, scales = [], []
     for row in weights.reshape(len(weights), -1).astype(F):
         low, high = min(float(row.min()), 0.0), max(float(row.max()), 0.0)
@@ -71,7 +71,7 @@ def weight_codes(weights: Array) -> tuple[list[list[int]], list[Any]]:
 class Product:
     """A layer of products: what its ending needs besides the sum.
 
-    :ivar real: what a unit of the sum is worth, by output channel
+    :ivar real: what a unit of the sum is worth, per output channel
     """
 
     channel: list[int]
@@ -160,7 +160,7 @@ RANGES = {
 """Half of the range, and what is added to the argument before it."""
 
 INDEX_RANGES = {"Sigmoid": 6.310027, "Swish": 5.8001, "HardSigmoid": 2.500075}
-"""Half ranges of the index, where the recorded registers say another one than the tables."""
+"""Half ranges of the index, where the recorded registers state another one than the tables."""
 
 UNIT_PEAK = ("Sigmoid", "Tanh", "HardSigmoid", "Elu")
 """Their tables are in units of 1 / 32767."""
@@ -169,7 +169,7 @@ SLOPES = {"HardSwish": 1.0, "Softplus": _logistic(4.0), "Swish": 1.0, "Elu": 1.0
 
 
 def curve(name: str, unit: float, scale: float, zero: int) -> Callable[[int], int]:
-    """An activation of a scaled sum with this unit, to codes."""
+    """An activation of a scaled sum with this unit, to quantized values."""
     function, (half, offset) = FUNCTIONS[name], RANGES[name]
     places = [[(k - 512) * half / 512 - offset for k in range(513)], [k * half / 512 - offset for k in range(513)]]
     peak = 1.0 if name in UNIT_PEAK else max(abs(function(x)) for part in places for x in part)
@@ -286,13 +286,13 @@ def each(x: Codes, end: Callable[[int], int], scale: float, zero: int) -> Codes:
 
 
 def function(x: Codes, name: str, scale: float, zero: int) -> Codes:
-    """An activation of codes: a code without its zero point is the scaled sum."""
+    """An activation of quantized values: a code without its zero point is the scaled sum."""
     look = curve(name, float(F(x.scale)), scale, zero)
     return each(x, lambda value: look(value - x.zero), scale, zero)
 
 
 def leak(x: Codes, alpha: float, scale: float, zero: int) -> Codes:
-    """LeakyRelu of codes: a code without its zero point is the sum."""
+    """LeakyRelu of quantized values: a code without its zero point is the sum."""
     end = Product([16384], float(F(x.scale)), scale, zero, []).leaky([alpha])
     return each(x, lambda value: end(value - x.zero, 0), scale, zero)
 
@@ -334,7 +334,7 @@ def quotient(a: Codes, b: Codes, scale: float, zero: int) -> Codes:
 
 
 def product_of_two(a: Codes, b: Codes, scale: float, zero: int) -> Codes:
-    """MatMul of two tensors [rows, inner] x [inner, columns]; the second one is quantised again, without a zero point."""
+    """MatMul of two tensors [rows, inner] x [inner, columns]; the second one is quantized again, without a zero point."""
     largest = max(abs(-128 - b.zero), abs(127 - b.zero)) * float(F(b.scale))
     second = requantised(b, float(F(largest / 127)), 0)
     m, s = factor(float(F(a.scale)) * float(F(second.scale)) / float(F(scale)))
@@ -360,7 +360,7 @@ def average(x: Codes, kernel: Sequence[int], strides: Sequence[int], pads: Seque
 
 
 def maximum(x: Codes, kernel: int, stride: int) -> Codes:
-    """MaxPool without padding: codes are kept."""
+    """MaxPool without padding: quantized values are kept."""
     channels, height, width = x.shape
     rows, columns = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     result = np.empty((channels, rows, columns), object)

@@ -1,6 +1,6 @@
 """The integer rule against the bytes of a board, and rival rules that the bytes refute.
 
-Here single layers are computed with the functions of the room alone; tests/compiler has the same cases through compiler and engine.
+Here single layers are computed with the functions of the space alone; tests/compiler has the same cases through compiler and engine.
 """
 
 from __future__ import annotations

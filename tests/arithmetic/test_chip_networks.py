@@ -25,7 +25,7 @@ LEVELS = ("reference", *available())
 
 
 def feeds(net: Net) -> dict[str, Array]:
-    """Numbers that become the codes of the network's inputs."""
+    """Numbers that become the quantized values of the network's inputs."""
     found = {}
     for name in net.inputs:
         codes = net.tensors[name]
@@ -41,7 +41,7 @@ def compiled(net: Net, output: str, path: Path, **options: Any) -> Path:
 
 
 def run(path: Path, net: Net, level: str, monkeypatch: pytest.MonkeyPatch) -> Array:
-    """The codes that an engine gives."""
+    """The quantized values that an engine gives."""
     with monkeypatch.context() as changed:
         use_engine(level, changed)
         with anynpu.InferenceSession(path, provider_options={"output_type": "model"}) as session:

@@ -20,7 +20,7 @@ from anynpu.program.arithmetic.lookup_tables import CURVES, hard_sigmoid
 FOLDER = Path(os.environ.get("ANYNPU_BOARD_DATA", ""))
 pytestmark = pytest.mark.skipif(
     not (os.environ.get("ANYNPU_BOARD_DATA") and FOLDER.is_dir()),
-    reason="data of other boards, whose licence keeps them out of this project: set ANYNPU_BOARD_DATA to their folder",
+    reason="data of other boards, whose license keeps them out of this project: set ANYNPU_BOARD_DATA to their folder",
 )
 SHAPES = {
     "elu": CURVES["Elu"],

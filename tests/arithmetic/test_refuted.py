@@ -19,7 +19,7 @@ from .test_board_bytes import SHAPES, direct_layer, half_up, stem, truncated, wr
 def network(
     case: BoardCase, pattern: str, *, padding: int | None = None, average: Callable[[Array, int], Array] = shift_right
 ) -> Array:
-    """A program of known integers; *padding* is what stands outside of the picture, its zero point if not given."""
+    """A program of known integers; *padding* is what stands outside of the image, its zero point if not given."""
     params = case.record["params"]
     y = direct_layer(case.input(pattern)[0].astype(np.int64) - 128, params, -128 if padding is None else padding)
     for _ in range(params.get("levels", 1) if params.get("pool") else 0):
@@ -44,7 +44,7 @@ def curve_codes(case: BoardCase, pattern: str, look_up: Callable[[Curve, Array],
     codes, scales, bias = stem(case)
     total = (case.input(pattern).reshape(-1, 3).astype(np.int64) - 128) @ codes.T + bias
     scaled, unit = fixed_point.scaled_accumulator(total, fixed_point.channel_multipliers(scales)), float(scales.max())
-    if from_code:  # a code of the range that the toolkit recorded for the same convolution stands in between
+    if from_code:  # a quantized value of the range that the toolkit recorded for the same convolution stands in between
         scale, zero = BoardCase("transpose").scale, BoardCase("transpose").zero_point
         scaled = fixed_point.output(scaled, *fixed_point.multiplier_and_shift(unit / scale), zero) - zero
         unit = scale
@@ -103,7 +103,7 @@ def test_the_first_stage_alone_is_rounded_half_to_even(
 def test_what_these_bytes_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether positive sums of a leaky layer are rounded first, and whether the zero point comes after the last rounding.
 
-    The rule has what those who had the board found with cases made for it. If new bytes decide one, this test says so.
+    The rule has what those who had the board found with cases made for it. If new bytes decide one, this test reports it.
     """
     assert total(["leakyrelu"], lambda case, pattern: leaky(case, pattern, round_all=True)) == 0
 

@@ -48,7 +48,7 @@ def compiled(net: Net, output: str, **options: object) -> Model:
     ("activation", "kind"), [*((name, kind) for name in SMOOTH for kind in ("dense", "grouped")), ("Elu", "depthwise")]
 )
 def test_activations_take_the_unrounded_sum(activation: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every engine gives the codes of a slow oracle in Python's floats; after a depthwise convolution only Elu does so."""
+    """Every engine gives the quantized values of a slow oracle in Python's floats; after a depthwise convolution only Elu does so."""
     for seed in range(2):
         net = Net(np.random.default_rng((SMOOTH.index(activation), seed)), curves="simulated")
         output = convolution(net, image(net, 6), kind, activation)

@@ -1,6 +1,7 @@
 """A stand-in for the vendor's toolkit: a package ``rknn`` that checks what it is given, and fails in the ways that the real one does.
 
-``write_stub`` makes a folder that a Python process finds it in. How it fails is told by a file beside it, so that a test needs no variable.
+``write_stub`` makes a folder that a Python process finds it in. How it fails receives by a file beside it, so that a test needs
+no variable.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FAILURES = {
     "exit": "exit in step 1",
     "crash": "a signal in step 1",
     "hang": "never comes back",
-    "refused": "step 2 refuses the configuration",
+    "refused": "step 2 rejects the configuration",
     "nothing": "export writes no file",
 }
 

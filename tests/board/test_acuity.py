@@ -1,4 +1,4 @@
-"""What ``anynpu build`` writes for ACUITY: the twin's scales, in files of the form that its users have published."""
+"""What ``anynpu build`` writes for ACUITY: the anynpu model's scales, in files of the form that its users have published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``anynpu compare`` of a folder that ``anynpu build`` wrote: the vendor's simulator and the twin, layer by layer."""
+"""``anynpu compare`` of a folder that ``anynpu build`` wrote: the vendor's simulator and the anynpu model, layer by layer."""
 
 from __future__ import annotations
 

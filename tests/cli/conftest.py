@@ -1,4 +1,4 @@
-"""Small models and pictures for the command line."""
+"""Small models and images for the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
 
 
 def small_model(size: int | str = 16, extra_input: bool = False) -> onnx.ModelProto:
-    """Convolution, ReLU, global pooling, fully connected: ten scores for a picture."""
+    """Convolution, ReLU, global pooling, fully connected: ten scores for an image."""
     rng = np.random.default_rng(5)
     constants = {
         "weights": rng.standard_normal((8, 3, 3, 3)),
@@ -91,7 +91,7 @@ def dynamic_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with four pictures."""
+    """A folder with four images."""
     folder = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(7)
     for index in range(4):

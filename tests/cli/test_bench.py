@@ -49,7 +49,7 @@ def test_phases_are_parts_of_the_latency(invoke: Invoke, compiled_path: Path) ->
     assert measured["copy"] > 0
 
 
-@pytest.mark.parametrize(("cores", "text"), [("0,9", "names core 9"), ("x", "no list of cores")])
+@pytest.mark.parametrize(("cores", "text"), [("0,9", "names core 9"), ("x", "not a list of cores")])
 def test_wrong_cores(invoke: Invoke, compiled_path: Path, cores: str, text: str) -> None:
     outcome = invoke("bench", compiled_path, "--cores", cores, "--seconds", 0.1)
     assert outcome.code != 0

@@ -1,4 +1,4 @@
-"""What a bar says about the time that is left."""
+"""What a bar states about the time that is left."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def test_time_left_is_by_stage_and_begins_anew_with_it() -> None:
     assert left.text("judging", 1, 3) == ""
     assert left.text("calibrating", 3, 4) == ", 10 s left"
     assert left.text("calibrating", 4, 4) == ""
-    assert left.text("judging", 1, 9) == ""  # seen again with as much done: nothing to tell by
+    assert left.text("judging", 1, 9) == ""  # seen again with as much done: nothing to report by
     assert left.text("judging", 5, None) == ""
 
 
 def test_a_stage_that_ended_early_and_runs_again_begins_anew() -> None:
-    """A judgement may end after one sample; what came between it and the next is no part of either."""
+    """A judgment may end after one sample; what came between it and the next is no part of either."""
     times = iter([0.0, 1.0, 100.0, 101.0, 102.0])
     left = TimeLeft(lambda: next(times))
     assert left.text("judging", 1, 10) == ""

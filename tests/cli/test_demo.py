@@ -40,7 +40,7 @@ def test_the_demonstration(invoke: Invoke, tmp_path: Path) -> None:
 
     picture = cv2.imread(str(folder / "page.png"))
     left, right = picture[-PAGE_SIZE:, :PAGE_SIZE].astype(int), picture[-PAGE_SIZE:, -PAGE_SIZE:].astype(int)
-    # BGR: outlines are green; all else is grey up to the grain
+    # BGR: outlines are green; all else is gray up to the grain
     assert ((left[..., 1] - left[..., 2]) > 60).sum() > 500
     assert ((right[..., 1] - right[..., 2]) > 60).sum() > 500
     assert len(list((folder / "pages").iterdir())) == 4

@@ -166,8 +166,8 @@ def test_messages_name_options(invoke: Invoke, model_path: Path, tmp_path: Path)
 
 
 def test_words_of_python_become_words_of_the_command_line() -> None:
-    error = CompileError("no shape", hint="say which: --shape x=1,3, or shapes={'x': (1, 3)}")
-    assert as_options(str(error)).endswith("say which: --shape x=1,3")
+    error = CompileError("no shape", hint="choose one: --shape x=1,3, or shapes={'x': (1, 3)}")
+    assert as_options(str(error)).endswith("choose one: --shape x=1,3")
     assert as_options("custom_ops=['A'], or --custom-op A") == "--custom-op A"
     assert as_options("use dtype='fp16'") == "use --dtype fp16"
     assert as_options("images=1,3,8,8 is no shape") == "images=1,3,8,8 is no shape"
@@ -219,7 +219,7 @@ def test_notes_of_the_compiler_are_sentences(compiled_path: Path) -> None:
         f"groups: not {tensor} in 4, noise 1/9, +30.0 % time; refit: left out, no convolution to fit",
         "warnings": f"error: {tensor}: its channels differ 300 times in range",
     }
-    fitted = "refit: 3 convolutions, cosine 0.9 -> 0.95 on 6 samples kept apart and 6 perturbed copies (minmax, 2 groups)"
+    fitted = "refit: 3 convolutions, cosine 0.9 -> 0.95 on 6 samples held out and 6 perturbed copies (minmax, 2 groups)"
     (line,) = story(dataclasses.replace(model, provenance={"accuracy": fitted}))
     assert line.split() == ["weights", *["3", "convolutions", "fitted", "to", "rounded", "inputs:"], *fitted.split()[3:]]
     lines = story(dataclasses.replace(model, provenance=notes))

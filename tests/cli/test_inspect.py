@@ -105,7 +105,7 @@ def test_a_pre_process_node(invoke: Invoke, model_path: Path, pictures: Path, tm
     ]
     assert invoke(*arguments).code == 0
     shown = invoke("inspect", out).out
-    assert "images: node for BGR pictures, mean 0 0 0, std 255 255 255" in shown
+    assert "images: node for BGR images, mean 0 0 0, std 255 255 255" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("input"))
     assert line.split() == ["input", "images", "1x3x16x16", "uint8", "nhwc", "none"]
     assert json.loads(invoke("inspect", out, "--json").out)["preprocess"]["images"]["picture"] == "bgr"

@@ -1,4 +1,4 @@
-"""``anynpu models``: the list of well-known networks, and recipes that compile takes."""
+"""``anynpu models``: the list of well-known networks, and configs that compile takes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_entry_is_whole() -> None:
 
 def test_a_name_is_found_as_people_write_it() -> None:
     assert get("YOLOX_Nano").name == "yolox-nano"
-    with pytest.raises(ParameterError, match="no recipe for 'yolox-nanu'") as caught:
+    with pytest.raises(ParameterError, match="no config for 'yolox-nanu'") as caught:
         get("yolox-nanu")
     assert "yolox-nano" in caught.value.hint
 
@@ -100,4 +100,4 @@ def test_wrong_usage_of_models(invoke: Any) -> None:
     assert invoke("models", "list", "no-such-thing").code == 2
     outcome = invoke("models", "recipe", "yolo99")
     assert outcome.code == 1
-    assert "there is no recipe for 'yolo99'" in outcome.err
+    assert "there is no config for 'yolo99'" in outcome.err

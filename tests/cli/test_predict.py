@@ -24,7 +24,7 @@ KEYS = {"chip", "latency_ms", "fps_one_core", "fps_all_cores", "memory_bytes", "
 
 @pytest.fixture
 def stripped_path(tmp_path: Path) -> Path:
-    """A convolution of a large picture without the values of its weights; it needs more memory than the smallest chips have."""
+    """A convolution of a large image without the values of its weights; it needs more memory than the smallest chips have."""
     graph = helper.make_graph(
         [
             helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),

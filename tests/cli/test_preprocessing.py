@@ -29,7 +29,7 @@ LIT = 230
 
 
 def detector(recipe: PictureRecipe, *, outputs_known: bool = True) -> onnx.ModelProto:
-    """A head by grid that finds cells whose red is about 230, in pictures that come with *recipe* and in no others."""
+    """A head by grid that finds cells whose red is about 230, in images that come with *recipe* and in no others."""
     nodes, outputs, constants = [], [], []
     red = 0 if recipe.order == "rgb" else 2
 
@@ -40,7 +40,7 @@ def detector(recipe: PictureRecipe, *, outputs_known: bool = True) -> onnx.Model
     for stride in (8, 16, 32):
         extent = SIDE // stride
         shape = {"kernel_shape": [stride, stride], "strides": [stride, stride]}
-        # the picture's own bytes again, from what the recipe made of them
+        # the image's own bytes again, from what the config made of them
         weights = np.zeros((1, 3, stride, stride))
         weights[0, red] = recipe.std[red] / (stride * stride) / 255
         boxes = [add(f"box_weights{stride}", np.zeros((4, 3, stride, stride))), add(f"box_bias{stride}", np.ones(4))]
@@ -101,7 +101,7 @@ def test_in_grey_pictures_the_order_cannot_be_told() -> None:
     assert found.best is not None
     assert found.best.name == recipe.name
     assert not found.order_known
-    assert "cannot be told" in found.words
+    assert "cannot be determined" in found.words
     assert found.complaint(recipe) == ""
 
 
@@ -109,7 +109,7 @@ def test_silent_where_it_cannot_tell() -> None:
     recipe = RECIPES[2]
     nothing = [np.full((SIDE, SIDE, 3), value, np.uint8) for value in (10, 60, 90)]
     assert find_recipe(detector(recipe), nothing).words == ""  # nothing to be seen
-    assert find_recipe(detector(recipe), squares((LIT, 0, 0))[:1]).words == ""  # one picture
+    assert find_recipe(detector(recipe), squares((LIT, 0, 0))[:1]).words == ""  # one image
     assert find_recipe(detector(recipe, outputs_known=False), squares((LIT, 0, 0))).words == ""  # outputs that nobody knows
 
 

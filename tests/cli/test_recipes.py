@@ -1,4 +1,4 @@
-"""Recipes as files: ``compile --save-recipe`` and ``compile -c``."""
+"""Configs as files: ``compile --save-recipe`` and ``compile -c``."""
 
 from __future__ import annotations
 
@@ -84,4 +84,4 @@ def test_a_recipe_that_cannot_be_read(invoke: Invoke, model_path: Path, tmp_path
     recipe.write_text('{"std": ')
     outcome = invoke("compile", model_path, "-o", tmp_path / "small.rknn", "-t", "rk3588", "-c", recipe)
     assert outcome.code == 1
-    assert "hint: a recipe has a line for each flag" in " ".join(outcome.err.split())
+    assert "hint: a config file has one line per flag" in " ".join(outcome.err.split())

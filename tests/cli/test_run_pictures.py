@@ -1,4 +1,4 @@
-"""``anynpu run`` on pictures: a generated network that finds bright squares."""
+"""``anynpu run`` on images: a generated network that finds bright squares."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 64
 
 
 def detector(names: str = "", classes: int = 1) -> onnx.ModelProto:
-    """A head by grid (distances and scores): a cell that is brighter than grey has a score, and each box is two cells wide."""
+    """A head by grid (distances and scores): a cell that is brighter than gray has a score, and each box is two cells wide."""
     nodes, outputs, constants = [], [], []
     for stride in (8, 16, 32):
         extent = SIDE // stride
@@ -59,7 +59,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def picture(column: int, row: int, *, shape: tuple[int, int] = (128, 256)) -> np.ndarray[Any, Any]:
-    """Black, with a white square that fills one cell of the input when the picture is letterboxed."""
+    """Black, with a white square that fills one cell of the input when the image is letterboxed."""
     image = np.zeros((*shape, 3), np.uint8)
     image[row * 32 : row * 32 + 32, column * 32 : column * 32 + 32] = 255
     return image
@@ -91,7 +91,7 @@ def test_boxes_are_in_the_pixels_of_the_picture(invoke: Invoke, squares: Path, s
     assert "detect: yolov6, 1 class, by grid (6 outputs)" in outcome.out
     assert "in the middle of the input" in outcome.out
     assert "street.png: 1 square" in outcome.out
-    # cell (4, 1) of the picture: 32 pixels per cell of 8; a box is two cells wide and high
+    # cell (4, 1) of the image: 32 pixels per cell of 8; a box is two cells wide and high
     assert "112 16 176 80" in outcome.out
     assert f"wrote {out}" in outcome.out
     drawn = cv2.imread(str(out))
@@ -151,12 +151,12 @@ def test_a_folder(invoke: Invoke, squares: Path, tmp_path: Path) -> None:
     folder.mkdir()
     for column in range(3):
         cv2.imwrite(str(folder / f"{column}.png"), picture(column, 2))
-    (folder / "notes.txt").write_text("not a picture", encoding="utf-8")
+    (folder / "notes.txt").write_text("not an image", encoding="utf-8")
     outcome = invoke("run", squares, folder, "--draw", tmp_path / "drawn", "--limit", 2)
     assert outcome.code == 0, outcome.err
     assert "0.png: 1 square" in outcome.out
     assert "1.png: 1 square" in outcome.out
-    assert "pictures per second here" in outcome.out
+    assert "images per second here" in outcome.out
     assert "rk3588: " in outcome.out
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["0.png", "1.png"]
 
@@ -211,15 +211,15 @@ def test_pictures_of_a_stream_come_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("absent.jpg",), "no picture, folder or video 'absent.jpg'"),
-        (("{folder}", "--draw", "out.jpg"), "a folder has many pictures"),
+        (("absent.jpg",), "no image, folder or video 'absent.jpg'"),
+        (("{folder}", "--draw", "out.jpg"), "a folder has many images"),
         (("{street}", "--draw", "out.mp4"), "not drawn into a video"),
         (("{street}", "--draw", "out.xyz"), "not written as .xyz"),
         (("{street}", "--draw", "{street}/out.jpg"), "street.png cannot be made"),
         (("{street}", "--labels", "absent"), "no file of labels"),
         (("{street}", "--task", "classify"), "for the task 'classify'"),
         (("{street}", "--recognize", "{model}"), "finds no text"),
-        (("{empty}",), "no pictures in the folder"),
+        (("{empty}",), "no images in the folder"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -263,7 +263,7 @@ def test_a_class_is_named(invoke: Invoke, compiled_path: Path, street: Path) -> 
     outcome = invoke("run", compiled_path, street)
     assert outcome.code == 0, outcome.err
     assert "classify: classes, 10 (one output 10)" in outcome.out
-    assert "the middle of pictures fills the input" in outcome.out
+    assert "the middle of images fills the input" in outcome.out
 
 
 @pytest.mark.full
@@ -274,7 +274,7 @@ def test_isolated(invoke: Invoke, squares: Path, street: Path) -> None:
 
 
 def reader_of_stripes() -> onnx.ModelProto:
-    """A recogniser of 48 x 80: ten steps along the width, and per step whether it is bright (a letter) or dark (a blank)."""
+    """A recognizer of 48 x 80: ten steps along the width, and per step whether it is bright (a letter) or dark (a blank)."""
     weights = np.full((1, 3, 48, 8), 1 / (3 * 48 * 8), np.float32)
     scale = np.array([-8.0, 8.0, 0.0], np.float32).reshape(1, 3, 1, 1)
     shift = np.array([0.0, -2.0, -7.0], np.float32).reshape(1, 3, 1, 1)
@@ -299,7 +299,7 @@ def reader_of_stripes() -> onnx.ModelProto:
 
 
 def brightness() -> onnx.ModelProto:
-    """A text detector whose map is the brightness of its picture."""
+    """A text detector whose map is the brightness of its image."""
     nodes = [helper.make_node("Conv", ["x", "weights"], ["map"], "conv")]
     graph = helper.make_graph(
         nodes,
@@ -324,7 +324,7 @@ def test_text_is_found_and_read(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("run", paths[0], tmp_path / "page.png", "--recognize", paths[1], "--draw", tmp_path / "out.png", "--json")
     assert outcome.code == 0, outcome.err
     (found,) = json.loads(outcome.out)["pictures"][0]["results"]
-    assert set(found["text"]) == {"I"}  # one letter for each piece of the line, which is longer than the recogniser's input
+    assert set(found["text"]) == {"I"}  # one letter for each piece of the line, which is longer than the recognizer's input
     (line,) = json.loads(invoke("run", paths[1], tmp_path / "page.png", "--json").out)["pictures"][0]["results"]
     assert set(line["text"]) <= {"I", " "}
     assert (tmp_path / "out.png").is_file()

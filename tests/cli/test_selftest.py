@@ -34,7 +34,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cases_are_those_of_the_tests() -> None:
     made = json.loads(runpy.run_path(str(ROOT / "tools/selftest_cases.py"))["contents"]())
     stored = json.loads((ROOT / "src/anynpu/cli/demo/board_cases.json").read_text(encoding="utf-8"))
-    assert stored["source"].endswith("(MIT licence); see tests/arithmetic/board")
+    assert stored["source"].endswith("(MIT license); see tests/arithmetic/board")
     assert {name: entry["outputs"] for name, entry in made["cases"].items()} == {
         name: entry["outputs"] for name, entry in stored["cases"].items()
     }

@@ -179,4 +179,4 @@ def test_a_client_is_told_flags_of_the_server_and_no_python() -> None:
     assert "make_provider_options" not in text
     assert "start the server with --layout nhwc or transpose it" in text
     missing = message_of(FeedShapeError("wrong rank", hint="the batch axis is missing; pass array[None], and layout='nhwc'"))
-    assert missing.endswith("the batch axis is missing; send the shape with a 1 in front")
+    assert missing.endswith("the batch axis is missing; send the shape with a leading 1")

@@ -97,7 +97,7 @@ def test_both_engines_give_the_same_bytes(model: Model) -> None:
 
 @pytest.mark.parametrize("dtype", ["w8a8", "fp16"])
 def test_layers_one_by_one_give_what_a_device_gives(dtype: str) -> None:
-    """The network has float layers between integer ones; in float16 all of it is one stretch."""
+    """The network has float layers between integer ones; in float16 all of it is one segment."""
     data = [{"x": np.random.default_rng(4).random((1, 3, 96, 96), np.float32)}]
     model = anynpu.compile(silu_network(), dtype=dtype, dataset=data if dtype == "w8a8" else None)
     subject = CompiledSubject(model, "net")
@@ -150,7 +150,7 @@ def test_errors_that_pile_up_are_told_from_one_that_is_made(proto: onnx.ModelPro
     found = comparison.first_diverging
     assert found is not None
     assert not found.alone
-    assert "errors pile up" in sentences(comparison)[1]
+    assert "errors accumulate" in sentences(comparison)[1]
 
 
 def test_inputs_beyond_the_calibrated_range_are_called_clipped() -> None:
@@ -166,7 +166,7 @@ def test_inputs_beyond_the_calibrated_range_are_called_clipped() -> None:
 
 
 def test_mean_std_and_channel_order_are_applied_to_the_onnx_side() -> None:
-    """Raw pixels in, RGB; the network takes BGR, normalised."""
+    """Raw pixels in, RGB; the network takes BGR, normalized."""
     random = np.random.default_rng(9)
     data = [{"x": random.integers(0, 256, SHAPE).astype(np.float32)} for _ in range(4)]
     model = anynpu.compile(network(), dataset=data, mean=(100, 110, 120), std=(50, 60, 70), channel_order="bgr")

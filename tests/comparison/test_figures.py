@@ -1,4 +1,4 @@
-"""The figures are what their names say."""
+"""The numbers are what their names state."""
 
 from __future__ import annotations
 

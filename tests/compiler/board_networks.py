@@ -106,7 +106,7 @@ def network(case: BoardCase) -> onnx.ModelProto:
 
 
 def _program(case: BoardCase) -> onnx.ModelProto:
-    """A program of known integers as the float network whose weights and biases have them as codes."""
+    """A program of known integers as the float network whose weights and biases have them as quantized values."""
     build, params = _Builder(case), case.record["params"]
     kernel, channels = params["k"], params["shape"][2]
     scales = np.array(params["ws"], np.float32)
@@ -127,7 +127,7 @@ def _program(case: BoardCase) -> onnx.ModelProto:
 
 
 def calibration_images(case: BoardCase) -> list[Array]:
-    """The images that the vendor's toolkit calibrated the network with, as the case's generator line says; one of zeros for a program
+    """The images that the vendor's toolkit calibrated the network with, as the case's generator line states; one of zeros for a program
     of known integers, whose ranges are all recorded."""
     if case.record["kind"] == "direct":
         _, height, width, channels = case.record["input"]["shape_nhwc"]

@@ -16,7 +16,7 @@ _IMAGE = (2, 6, 5, 7)
 _BROADCASTS = {
     "same shape": (_IMAGE, _IMAGE),
     "by channel": (_IMAGE, (1, 6, 1, 1)),
-    "by channel on the left": ((1, 6, 1, 1), _IMAGE),
+    "per channel on the left": ((1, 6, 1, 1), _IMAGE),
     "by pixel": (_IMAGE, (2, 1, 5, 7)),
     "by row": (_IMAGE, (2, 6, 5, 1)),
     "one number": (_IMAGE, (1, 1, 1, 1)),
@@ -107,14 +107,14 @@ for _op, _value, _is_left in (
 ELEMENTWISE.add("Div number by tensor", _with_constant("Div", 1.0, left=True), steps=4.0, low=0.5, high=1.0, kinds=("Div",))
 for _op in ("Add", "Sub", "Mul", "Div"):
     for _vector in ((1, 6, 1, 1), (6, 1, 1)):
-        ELEMENTWISE.add(f"{_op} constant by channel {_vector}", _with_constant(_op, _vector), steps=2.1, kinds=("Conv",))
-ELEMENTWISE.add("Sub tensor from constant by channel", _with_constant("Sub", (6, 1, 1), left=True), steps=2.1, kinds=("Conv",))
-ELEMENTWISE.add("Add constant by channel rank 3", _with_constant("Add", (1, 5, 1), shape=(2, 5, 6)), steps=2.1, kinds=("Conv",))
+        ELEMENTWISE.add(f"{_op} constant per channel {_vector}", _with_constant(_op, _vector), steps=2.1, kinds=("Conv",))
+ELEMENTWISE.add("Sub tensor from constant per channel", _with_constant("Sub", (6, 1, 1), left=True), steps=2.1, kinds=("Conv",))
+ELEMENTWISE.add("Add constant per channel rank 3", _with_constant("Add", (1, 5, 1), shape=(2, 5, 6)), steps=2.1, kinds=("Conv",))
 ELEMENTWISE.add("Mul constant of the whole shape", _with_constant("Mul", _IMAGE), steps=1.5)
 ELEMENTWISE.add(
     "Add constant that widens the shape", _with_constant("Add", (2, 6, 1, 1), shape=(1, 6, 5, 7)), integer=False, steps=0.3
 )
-ELEMENTWISE.add("Max constant by channel", _with_constant("Max", (6, 1, 1)), steps=3.0)
+ELEMENTWISE.add("Max constant per channel", _with_constant("Max", (6, 1, 1)), steps=3.0)
 
 
 def _several(op: str, count: int) -> Build:
@@ -213,7 +213,7 @@ def _prelu(slope: tuple[int, ...], *, before: str = "Conv", shape: tuple[int, ..
     return build
 
 
-ELEMENTWISE.add("PRelu by channel after Conv", _prelu((6, 1, 1)), steps=4.0, kinds=("ConvPRelu",))
+ELEMENTWISE.add("PRelu per channel after Conv", _prelu((6, 1, 1)), steps=4.0, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu of one slope after Conv", _prelu((1,)), steps=4.0, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu after Conv 1d", _prelu((6, 1), shape=(2, 6, 9)), steps=4.0, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu alone", _prelu((6, 1, 1), before=""), steps=2.1, kinds=("ConvPRelu",))

@@ -13,7 +13,7 @@ GRAPHS = Cases()
 
 
 def _head(reshape: list[int], perm: list[int], then: str = "Softmax") -> Build:
-    """Conv, reshape, transpose and softmax: the head of a detector or of a text recogniser."""
+    """Conv, reshape, transpose and softmax: the head of a detector or of a text recognizer."""
 
     def build(net: Net) -> None:
         y = net.conv(net.input("x", (1, 4, 5, 6)), 8, 1)
@@ -113,7 +113,7 @@ GRAPHS.add("LogSoftmax between convolutions", _between("LogSoftmax", axis=1), st
 
 
 def _several_stretches(net: Net) -> None:
-    """Integer, float, integer, float: two stretches of float layers, and a tensor that crosses both."""
+    """Integer, float, integer, float: two segments of float layers, and a tensor that crosses both."""
     x = net.op("Relu", net.conv(net.input("x", (1, 4, 6, 6)), 4, 1))
     y = net.op("Softmax", x, axis=1)
     y = net.op("Relu", net.conv(y, 4, 1, cin=4))
@@ -122,7 +122,7 @@ def _several_stretches(net: Net) -> None:
 
 
 def _layer_norm_parts(net: Net) -> None:
-    """A layer normalisation as older exporters write it."""
+    """A layer normalization as older exporters write it."""
     x = net.op("MatMul", net.input("x", (1, 6, 8)), net.weights(8, 8, scale=0.4))
     centred = net.op("Sub", x, net.op("ReduceMean", x, axes=[-1]))
     variance = net.op("ReduceMean", net.op("Pow", centred, net.constant(2.0)), axes=[-1])

@@ -1,4 +1,4 @@
-"""Convolutions, transposed convolutions and matrix products, with what is folded into them."""
+"""Convolutions, transposed convolutions and matmuls, with what is folded into them."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _norm_rank_2(net: Net) -> None:
 
 
 def _affine_chain(net: Net) -> None:
-    """Everything that a convolution absorbs: scale, shift, difference and quotient by channel."""
+    """Everything that a convolution absorbs: scale, shift, difference and quotient per channel."""
     y = net.conv(net.input("x", (1, 6, 7, 7)), 6, bias=False)
     y = net.op("Mul", y, net.weights(1, 6, 1, 1, shift=2.0, scale=0.3))
     y = net.op("Add", net.weights(6, 1, 1), y)
@@ -245,7 +245,7 @@ def _norm_of_shared_result(net: Net) -> None:
 PRODUCTS.add("BatchNormalization after grouped ConvTranspose", _norm_after_transposed, steps=_STEPS, kinds=("ConvTransposeRelu",))
 PRODUCTS.add("BatchNormalization after Gemm", _norm_after_gemm, steps=_STEPS, kinds=("Gemm",))
 PRODUCTS.add("BatchNormalization rank 2", _norm_rank_2, integer=False, steps=0.5)
-PRODUCTS.add("scale and shift by channel after Conv", _affine_chain, steps=_STEPS, kinds=("Conv",))
+PRODUCTS.add("scale and shift per channel after Conv", _affine_chain, steps=_STEPS, kinds=("Conv",))
 PRODUCTS.add("BatchNormalization of a tensor with two readers", _norm_of_shared_result, steps=_STEPS)
 
 

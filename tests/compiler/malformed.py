@@ -26,7 +26,7 @@ _BASES = (
     PRODUCTS["squeeze and excite"],
     PRODUCTS["Pad input folded into Conv"],
     ELEMENTWISE["Gelu chain after Conv"],
-    ELEMENTWISE["PRelu by channel after Conv"],
+    ELEMENTWISE["PRelu per channel after Conv"],
     ELEMENTWISE["Clip inputs opset 11"],
     MOVEMENT["MaxPool ceil_mode and pads"],
     MOVEMENT["AveragePool count_include_pad"],
@@ -45,7 +45,7 @@ _BASES = (
 
 
 def malformed(bytes_cases: int, structure_rounds: int, seed: int = 7) -> Iterator[tuple[str, bytes]]:
-    """Names and serialised models: so many with damaged bytes, then so many rounds through all structural mutations."""
+    """Names and serialized models: so many with damaged bytes, then so many rounds through all structural mutations."""
     random = np.random.default_rng(seed)
     protos = [*(case.proto() for case in _BASES), _with_custom_operator()]
     for index in range(bytes_cases):
@@ -405,7 +405,7 @@ def huge_input(proto: onnx.ModelProto, random: Random) -> None:
 
 
 def large_image(proto: onnx.ModelProto, random: Random) -> None:
-    """Larger than any picture, but not absurd for a single axis: too much for the memory, or nearly."""
+    """Larger than any image, but not absurd for a single axis: too much for the memory, or nearly."""
     extent = int(random.choice([5000, 9000, 13000, 20000]))
     for dim in list(proto.graph.input[0].type.tensor_type.shape.dim)[2:]:
         dim.dim_value = extent

@@ -1,7 +1,7 @@
-"""Compiles malformed models one after the other under a limit of memory, and says how each ended. Run as a process of its own.
+"""Compiles malformed models one after the other under a limit of memory, and states how each ended. Run as a process of its own.
 
 Arguments: models with damaged bytes, rounds of structural mutations, bytes of address space, seconds for one model. The last line of
-the output is a JSON report; each model's name is printed before it is compiled, so that a crash tells where it happened.
+the output is a JSON report; each model's name is printed before it is compiled, so that a crash reports where it happened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def samples(data: bytes) -> list[dict[str, Any]]:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except Exception:  # not even protobuf: the compiler must say so
+    except Exception:  # not even protobuf: the compiler must report it
         return [{}]
     sample = {}
     for value in proto.graph.input:

@@ -1,7 +1,7 @@
-"""ONNX's own tests of operators, as far as onnxruntime runs them: compiled, executed, compared.
+"""ONNX's own tests of operators, where onnxruntime runs them: compiled, executed, compared.
 
 The cases are those of ``onnx.backend.test``: one small model each, with inputs. An input that the compiler wants as a constant (the shape
-of a Reshape) is given as one, as its message says.
+of a Reshape) is given as one, as its message states.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _execute(case: NodeCase, dtype: str, device: Device) -> list[Array]:
 def _as_tensors(case: NodeCase) -> tuple[dict[str, Array], dict[str, tuple[int, ...]], dict[str, Any]]:
     """Feeds that are tensors, shapes that have to be said, and constants.
 
-    The shapes say what an open axis is, how many tensors a sequence has, and that an input has no elements.
+    The shapes state what an dynamic dimension is, how many tensors a sequence has, and that an input has no elements.
     """
     feeds: dict[str, Array] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -174,7 +174,7 @@ def _difference(wanted: Array, given: Array, tolerance: float) -> str:
         return f"{list(given.shape)} instead of {list(wanted.shape)}"
     if wanted.dtype.kind in "biu":
         share = float(np.mean(wanted.astype(np.float64) != given.astype(np.float64))) if wanted.size else 0.0
-        return f"{100 * share:.0f} % of the whole numbers differ" if share else ""
+        return f"{100 * share:.0f} % of the integers differ" if share else ""
     one, other = wanted.astype(np.float64), given.astype(np.float64)
     finite = np.isfinite(one)
     if (np.isfinite(other) != finite).any():
@@ -225,10 +225,10 @@ REASONS = (
     ),
     Reason("10000 to 10003 are one number in float16", "off by", _LARGE),
     Reason("a product beyond 65504", "not finite", ("reduce_prod_default_axes_keepdims_example",)),
-    Reason("2.345 in float16 lies on the other side of a half", "whole numbers differ", ("dynamicquantizelinear_min_adjusted",)),
+    Reason("2.345 in float16 lies on the other side of a half", "integers differ", ("dynamicquantizelinear_min_adjusted",)),
     Reason(
         "2.345 in float16 lies on the other side of a half",
-        "whole numbers differ",
+        "integers differ",
         ("dynamicquantizelinear_min_adjusted_expanded",),
         ("fp16",),
     ),
@@ -236,7 +236,7 @@ REASONS = (
         "the overlap is 1/7, and the limit 1/7 in float16 is less", "instead of", ("nonmaxsuppression_iou_threshold_boundary",)
     ),
     Reason(
-        "values behind a mask are so far that no code is left for the others",
+        "values behind a mask are so far that no quantized value is left for the others",
         "off by",
         ("attention_4d_softcap_neginf_mask_poison_expanded",),
         ("w8a8",),

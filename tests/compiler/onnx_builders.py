@@ -43,7 +43,7 @@ class Net:
         return name
 
     def constant(self, value: npt.ArrayLike, dtype: Any = None) -> str:
-        """An initialiser; Python floats become float32 and Python ints int64."""
+        """An initializer; Python floats become float32 and Python ints int64."""
         array = np.asarray(value)
         if dtype is None:
             dtype = (
@@ -120,7 +120,7 @@ class Net:
 
 
 def feeds(model: onnx.ModelProto, count: int, *, seed: int = 0, low: float = -1.0, high: float = 1.0) -> list[dict[str, Array]]:
-    """Random inputs for the fixed shapes of *model*, uniform between *low* and *high*; whole numbers from 0 to 3 for integers."""
+    """Random inputs for the fixed shapes of *model*, uniform between *low* and *high*; integers from 0 to 3 for integers."""
     random = np.random.default_rng(seed + 1000)
     samples = []
     for _ in range(count):

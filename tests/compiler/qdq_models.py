@@ -1,4 +1,4 @@
-"""Models as onnxruntime quantises them, in four ways."""
+"""Models as onnxruntime quantizes them, in four ways."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def quantised(
     network: onnx.ModelProto, folder: Path, scheme: str, feeds: Feeds, operators: list[str] | None = None
 ) -> onnx.ModelProto:
-    """The network quantised by one of the SCHEMES, with calibration on *feeds*: all operators, or those named."""
+    """The network quantized by one of the SCHEMES, with calibration on *feeds*: all operators, or those named."""
     activations, weights, per_channel, extra = SCHEMES[scheme]
     onnx.save(network, folder / "net.onnx")
     quantize_static(

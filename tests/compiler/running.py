@@ -69,7 +69,8 @@ class Run:
         return [layer for layer in self.program.layers if isinstance(layer.op, Float)]
 
     def errors(self) -> list[float]:
-        """By output: the largest error in quantisation steps. A float output has the step that 256 codes over its range would have."""
+        """By output: the largest error in quantization steps. A float output has the step that 256 quantized values over its
+        range would have."""
         found = []
         for index, name in enumerate(self.program.outputs):
             wanted = np.stack([entry[index].astype(np.float64) for entry in self.expected])

@@ -1,4 +1,4 @@
-"""What the quantiser's recipe does for a network that one scale for each tensor would spoil."""
+"""What the quantizer's quantization config does for a network that one scale for each tensor would spoil."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def study(network: onnx.ModelProto) -> Study:
 
 
 def explained(expected: list[list[Array]], given: list[list[Array]]) -> float:
-    """The share of the output's variance over the picture that is still there."""
+    """The share of the output's variance over the image that is still there."""
     shares = []
     for (first,), (second,) in zip(expected, given, strict=True):
         moving = first - first.mean(axis=(2, 3), keepdims=True)
@@ -92,7 +92,7 @@ def test_best_is_at_least_as_good_and_says_what_each_step_bought(
     notes = model.provenance["accuracy"].split("; ")
     assert sum(note.startswith("tried: ") for note in notes) == 12
     assert sum(note.startswith("chosen: ") for note in notes) == 1
-    assert "trying recipes" in stages
+    assert "trying configs" in stages
 
 
 def test_float16_layers_come_one_by_one_where_groups_are_left_out(network: onnx.ModelProto, expected: list[list[Array]]) -> None:
@@ -188,7 +188,7 @@ def test_the_file_records_what_was_done_and_why(default: Model) -> None:
     assert "ranges: percentile 99.99" in text
     assert f"groups: {STEM} in 2, noise 1/" in text
     assert "% time" in text
-    assert "kept apart" in text
+    assert "held out" in text
 
 
 def test_few_samples_are_not_fitted_to(network: onnx.ModelProto) -> None:
@@ -222,7 +222,7 @@ def test_the_worst_channel_is_found_among_larger_ones() -> None:
 
 
 def test_a_fit_that_does_not_help_is_not_kept(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores say that fitted weights are worse: the trial comes back as it was, with a note."""
+    """Scores state that fitted weights are worse: the trial comes back as it was, with a note."""
     bench = study.bench
     trial = bench.quantized(Recipe(), study.steps)
     monkeypatch.setattr(Workbench, "score", lambda self, entry: Score(0.5 if entry.refined else 0.6, 0.9, 0.9))
@@ -232,7 +232,7 @@ def test_a_fit_that_does_not_help_is_not_kept(study: Study, monkeypatch: pytest.
 
 
 def test_a_metric_of_the_caller_decides(study: Study) -> None:
-    """A metric that only likes few codes wins over cosine."""
+    """A metric that only likes few quantized values wins over cosine."""
     asked: list[int] = []
 
     def coarse(wanted: list[Array], given: list[Array]) -> float:
@@ -252,12 +252,12 @@ def test_a_better_mean_does_not_excuse_a_worse_worst_sample() -> None:
     before = Score(0.95, 0.95, 0.94)
     assert Score(0.97, 0.97, 0.945).beats(before)
     assert not Score(0.97, 0.97, 0.90).beats(before)
-    assert Score(0.951, 0.96, 0.94).beats(before)  # the metric cannot tell, the cosine can
+    assert Score(0.951, 0.96, 0.94).beats(before)  # the metric cannot report, the cosine can
     assert not Score(0.951, 0.94, 0.94).beats(before)
 
 
 def test_the_simulation_gives_the_codes_of_the_engine(network: onnx.ModelProto, default: Model, study: Study) -> None:
-    """Sums in float32 instead of integers: nearly all codes are equal, none is more than a few steps off."""
+    """Sums in float32 instead of integers: nearly all quantized values are equal, none is more than a few steps off."""
     bench = study.bench
     trial = bench.refitted(bench.quantized(Recipe(), study.steps))
     assert trial.refined
@@ -268,7 +268,8 @@ def test_the_simulation_gives_the_codes_of_the_engine(network: onnx.ModelProto, 
     (result,) = zip(*run_model(default, HELD_OUT[:3]), strict=True)
     for sample, given in zip(HELD_OUT[:3], result, strict=True):
         steps = np.abs(simulation.run(sample)[0] - given) / scale.scale
-        # the float sums of another processor are rounded otherwise, which moves single codes: the limits leave room for some dozen
+        # the float sums of another processor are rounded otherwise, which moves single quantized values: the limits leave space
+        # for some dozen
         assert steps.max() < 5.5
         assert (steps < 1.5).mean() > 0.98
         assert (steps < 0.5).mean() > 0.85
@@ -342,7 +343,7 @@ def test_groups_and_float16_cost_predicted_time(network: onnx.ModelProto) -> Non
 
 
 def test_groups_stay_within_their_budget(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every group doubled the time, there would be none, and the notes would say so."""
+    """Where every group doubled the time, there would be none, and the notes would report it."""
     bench = study.bench
     plain = bench.time_us(bench.quantized(Recipe(groups=1), study.steps))
 
@@ -381,7 +382,7 @@ def test_judging_ends_where_a_trial_cannot_win_any_more(study: Study, monkeypatc
     assert best.beats(short)
     assert best.beats(whole)
     assert "not finished" in str(short)
-    again = bench.score(good, whole)  # a winner is judged by all
+    again = bench.score(good, whole)  # a winner is evaluated by all
     assert again.left_out == 0
     assert again.cosines == pytest.approx(best.cosines, abs=1e-5)
 

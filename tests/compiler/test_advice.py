@@ -1,4 +1,4 @@
-"""What ``check`` says about layers on the CPU: each rewrite that it names computes the same, and leaves nothing there."""
+"""What ``check`` states about layers on the CPU: each rewrite that it names computes the same, and leaves nothing there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks as people have them, each reduced to the few nodes that once went wrong: silent faults, crashes, needless refusals."""
+"""Networks as people have them, each reduced to the few nodes that once went wrong: silent faults, crashes, needless rejections."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_additive_masks_leave_int8_alone(far: float, computed: bool) -> None:
 
 
 def test_infinity_that_goes_out_is_real_and_the_rest_has_codes() -> None:
-    """With enough samples for the search of a recipe, which compares outputs."""
+    """With enough samples for the search of a quantization config, which compares outputs."""
     samples = masked_samples(-np.inf, 9)
     model = anynpu.compile(attention(-np.inf, shown=True), "rk3588", dataset=samples)
     program = model.programs[0]
@@ -200,7 +200,7 @@ def test_training_mode_is_refused() -> None:
 
 
 def test_two_convolutions_that_are_added_can_be_calibrated() -> None:
-    """An optimiser of onnxruntime fuses the sum into one of them and loses the other's result, which calibration watches."""
+    """An optimizer of onnxruntime fuses the sum into one of them and loses the other's result, which calibration watches."""
     net = Net()
     x = net.input("x", (1, 4, 6, 6))
     grouped = net.op("Conv", x, net.weights(4, 2, 3, 3), net.weights(4), group=2, pads=[1, 1, 1, 1])
@@ -222,7 +222,7 @@ def test_a_failure_of_onnxruntime_while_calibrating_has_a_way_out(monkeypatch: p
 
 
 def test_a_failure_in_the_middle_of_a_run_is_typed() -> None:
-    """Also where a recipe is judged on data that calibration has not seen."""
+    """Also where a quantization config is evaluated on data that calibration has not seen."""
 
     class Broken:
         def run(self, *arguments: Any) -> None:
@@ -268,7 +268,7 @@ def reshaped() -> onnx.ModelProto:
 
 
 def test_a_shape_that_is_an_input_is_refused_with_a_way_out() -> None:
-    with pytest.raises(CompileError, match="is an input of the model, and a chip has to know it beforehand") as caught:
+    with pytest.raises(CompileError, match="is an input of the model, and the chip needs it at compile time") as caught:
         anynpu.compile(reshaped(), "rk3588", dtype="fp16")
     assert caught.value.tensor == "shape"
     assert "--constant shape=1,1" in caught.value.hint
@@ -490,7 +490,7 @@ def test_results_beyond_float16_are_infinite_and_told(activation: str, caplog: p
 
 @pytest.mark.parametrize("activation", ["Relu", "Ceil"])
 def test_results_beyond_float16_are_infinite_without_data_too(activation: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A picture is made up where it is known how its bytes are normalised."""
+    """An image is made up where it is known how its bytes are normalized."""
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):
         model = anynpu.compile(growing_network(activation, (1, 3, 4, 4)), "rk3588", dtype="fp16", std=(0.5, 0.5, 0.5))
     assert "on random inputs, and float16 ends at 65504" in caplog.text

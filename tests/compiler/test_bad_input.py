@@ -1,4 +1,4 @@
-"""Wrong models, files, names, shapes and options: each gives a typed error that names the thing and says what to do."""
+"""Wrong models, files, names, shapes and options: each gives a typed error that names the thing and states what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers that are decided between two codes: what a jump or a minimum reads of the model's inputs stays real in an int8 model."""
+"""Answers that are decided between two quantized values: what a jump or a minimum reads of the model's inputs stays real in an
+int8 model."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_a_jump_is_decided_by_the_number_that_was_given(op: str, before: Callabl
 
 
 def test_a_jump_behind_a_convolution_is_part_of_it() -> None:
-    """What it reads was never more than a sum of codes."""
+    """What it reads was never more than a sum of quantized values."""
     net = Net(15)
     net.output(jumping(net, net.conv(net.input("picture", (1, 3, 8, 8)), 8), "ThresholdedRelu"))
     data = [{"picture": entry["picture"]} for entry in halves(3)]

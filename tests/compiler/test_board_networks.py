@@ -66,7 +66,7 @@ def test_calibration_finds_what_the_toolkit_found(name: str, tmp_path: Path) -> 
         if tensor in tensors:
             quantization = tensors[tensor].quantization
             assert quantization is not None
-            # the toolkit's own range of a normalised tensor is 5e-6 away from the float network's
+            # the toolkit's own range of a normalized tensor is 5e-6 away from the float network's
             assert quantization.scale == pytest.approx(scale, rel=1e-5 if name == "batchnorm" else 2e-7), tensor
             assert quantization.zero_point == zero, tensor
     assert wrong_bytes(name, model.save(tmp_path / "model.rknn")) == 0

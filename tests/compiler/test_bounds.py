@@ -1,4 +1,4 @@
-"""Small files that stand for more than a machine can do are refused before a library expands them."""
+"""Small files that stand for more than a machine can do are rejected before a library expands them."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_layer() -> None:
     assert arrays["sizes"].tolist() == [1, 2, 3]
     assert arrays["grid"].tolist() == [[0, 1], [2, 3]]
     assert (attributes["mode"], attributes["names"]) == ("fast", ("a", "ä"))
-    # one layer takes the codes apart before it, and one makes codes of what the next convolution reads
+    # one layer takes the quantized values apart before it, and one makes quantized values of what the next convolution reads
     assert [entry.kind for entry in program.layers][:5] == ["ConvRelu", "Dequantize", "Gain", "Quantize", "Conv"]
 
 
@@ -165,7 +165,7 @@ def swap(arrays: list[Array], attributes: Mapping[str, Any]) -> list[Array]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", ["w8a8", "fp16"])
 def test_at_the_end_it_sees_exactly_what_was_stored(dtype: str, engine: str) -> None:
-    """Nothing quantised comes after it: calibration needs no function, and the shape is the one in the file."""
+    """Nothing quantized comes after it: calibration needs no function, and the shape is the one in the file."""
     proto = at_the_end(stated=[1, 4, 4, 4])
     samples = feeds(proto, 2)
     model = anynpu.compile(proto, dtype=dtype, dataset=samples)
@@ -187,7 +187,7 @@ def test_of_the_input_itself() -> None:
 
 
 def test_standard_operators_by_name() -> None:
-    """ArgMax and Softmax of ONNX, computed by the user; the result of the one is of whole numbers."""
+    """ArgMax and Softmax of ONNX, computed by the user; the result of the one is of integers."""
     net = Net()
     y = net.conv(net.input("x", (1, 3, 6, 6)), 4)
     net.output(net.op("ArgMax", y, axis=1, keepdims=0), net.op("Softmax", y, axis=1))
@@ -318,7 +318,7 @@ def test_dynamic_shapes(stated: bool) -> None:
 
 def test_a_shape_in_the_file_does_not_hold_for_another_batch() -> None:
     proto = at_the_end(stated=[1, 4, 4, 4])
-    with pytest.raises(CompileError, match="nothing tells the shape"):
+    with pytest.raises(CompileError, match="the shape of an output of a custom operator is not known"):
         anynpu.compile(proto, dtype="fp16", batch=2)
     operators = {"Swap": lambda shapes, attributes: [(shapes[0][0], *shapes[0][2:], shapes[0][1])]}
     model = anynpu.compile(proto, dtype="fp16", batch=2, custom_ops=operators)

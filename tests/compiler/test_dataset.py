@@ -465,7 +465,7 @@ class TestShapesAndTypes:
             ((1, 3, WIDTH, HEIGHT), "exchanged"),
             ((HEIGHT, WIDTH, 4), "4 channels, the input 3"),
             ((HEIGHT, WIDTH), "1 channels, the input 3"),
-            ((2 * HEIGHT, 2 * WIDTH, 3), f"resize the picture to {HEIGHT} x {WIDTH}"),
+            ((2 * HEIGHT, 2 * WIDTH, 3), f"resize the image to {HEIGHT} x {WIDTH}"),
             ((7,), "with or without its first axis"),
         ],
     )

@@ -1,4 +1,4 @@
-"""Large weights beside the model: the same answers, and the same refusals."""
+"""Large weights beside the model: the same answers, and the same rejections."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SHAPE = (1, 3, 12, 12)
 
 
 def network(opset: int = 17) -> onnx.ModelProto:
-    """A residual, a depthwise and a transposed convolution, a Concat and both kinds of matrix products."""
+    """A residual, a depthwise and a transposed convolution, a Concat and both kinds of matmuls."""
     net = Net(opset=opset)
     first = net.op("Relu", net.conv(net.input("x", SHAPE), 8, pads=[1, 1, 1, 1]))
     depthwise = net.op("Relu", net.conv(first, 8, cin=8, group=8, pads=[1, 1, 1, 1]))
@@ -105,7 +105,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert np.float32(program.tensors["x"].quantization.scale) == np.float32(scales["x"][0])
     assert onnx.load(tmp_path / "out.onnx").graph.node[0].op_type == "QuantizeLinear"
     assert invoked() == 2
-    assert "say what to write" in capsys.readouterr().err
+    assert "choose what to write" in capsys.readouterr().err
 
 
 def test_ranges_are_set_in_a_configuration_of_the_toolkit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of the re-fit, and samples in several threads."""
+"""The arithmetic of weight reconstruction, and samples in several threads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_depthwise_fit_takes_each_channel_by_itself() -> None:
 
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_weights_move_far_only_where_other_samples_agree(monkeypatch: pytest.MonkeyPatch, depthwise: bool) -> None:
-    """What is missing at random tells nothing about other samples: weights that are held weakly follow it, the fit does not."""
+    """What is missing at random reports nothing about other samples: weights that are held weakly follow it, the fit does not."""
     columns = RNG.standard_normal((4, 9, 60)).astype(np.float32)
     weights = RNG.standard_normal((4, 9) if depthwise else (4, 36))
     product = (weights[:, :, None] * columns).sum(axis=1) if depthwise else weights @ columns.reshape(36, 60)

@@ -1,4 +1,4 @@
-"""Focus stems: slices of a picture, joined for a convolution, are one convolution."""
+"""Focus stems: slices of an image, joined for a convolution, are one convolution."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def focus(
     two: bool = True,
     end: int = 2**31 - 1,
 ) -> onnx.ModelProto:
-    """Slices of x, joined by channel, and a convolution; each slice as two nodes, as PyTorch exports it, or as one."""
+    """Slices of x, joined per channel, and a convolution; each slice as two nodes, as PyTorch exports it, or as one."""
     rng = np.random.default_rng(5)
     constants: dict[str, npt.NDArray[Any]] = {
         "w": rng.standard_normal((8, 3 * len(corners), window, window)).astype(np.float32),
@@ -109,7 +109,7 @@ def test_a_stem_is_one_convolution(changes: dict[str, Any]) -> None:
     "changes",
     [
         {"size": (9, 12), "corners": ((0, 0), (0, 1))},  # the stride leaves a line over
-        {"end": 6},  # not the whole picture
+        {"end": 6},  # not the whole image
         {"corners": ((2, 0), (2, 0))},  # a slice that begins further down than its stride
         {"step": 1, "corners": ((0, 0), (0, 0))},
     ],
@@ -133,7 +133,7 @@ GOOD, BAD = (Score(value, value, value, (value,), True) for value in (0.99, 0.8)
 
 @pytest.mark.parametrize("scores", [(BAD, GOOD), (GOOD, BAD)], ids=["better", "worse"])
 def test_a_stem_is_kept_where_the_judges_agree(scores: tuple[Score, Score], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original is judged first."""
+    """The original is evaluated first."""
     said = iter(scores)
     monkeypatch.setitem(optimize.__globals__, "plain_score", lambda *_, **__: next(said))
     network = focus(size=(16, 16))

@@ -114,7 +114,7 @@ def test_uint8_has_one_scale_and_zero_point_for_all_weights_of_a_layer() -> None
     for op in products(compiled("uint8")):
         assert len(set(op.weight_zero.tolist())) == 1
         assert len(set(op.epilogue.multiplier.tolist())) == 1
-        assert (op.weights.min(), op.weights.max()) == (-128, 127)  # zero point and scale use all codes
+        assert (op.weights.min(), op.weights.max()) == (-128, 127)  # zero point and scale use all quantized values
 
 
 def test_int8_has_scales_by_channel_without_zero_points() -> None:
@@ -213,7 +213,7 @@ def test_a_large_bias_keeps_its_scale_a_power_of_two() -> None:
 
 
 def scale_factors(model: Model) -> Iterator[np.ndarray]:
-    """Every number by which codes are scaled."""
+    """Every number by which quantized values are scaled."""
     for layer in model.programs[0].layers:
         op = layer.op
         epilogue: Epilogue | None = getattr(op, "epilogue", None)
@@ -243,7 +243,7 @@ def test_every_scale_is_a_power_of_two(dtype: str, codes: DType) -> None:
 
 
 def shifted(accumulator: np.ndarray, bits: int) -> np.ndarray:
-    """accumulator / 2**bits, rounded half to even, in whole numbers."""
+    """accumulator / 2**bits, rounded half to even, in integers."""
     quotient, rest = accumulator >> bits, accumulator & ((1 << bits) - 1)
     half = 1 << (bits - 1)
     return quotient + ((rest > half) | ((rest == half) & (quotient % 2 == 1)))
@@ -427,7 +427,7 @@ def no_picture() -> onnx.ModelProto:
         (classifier, "rk3588", "rgb", CompileError, "rk3588 have no pre-process node"),
         (classifier, "t527", "yuv", CompileError, "no preprocess 'yuv'"),
         (no_picture, "t527", "rgb", CompileError, "no input is one"),
-        (no_picture, "t527", {"x": "rgb"}, CompileError, "not a picture"),
+        (no_picture, "t527", {"x": "rgb"}, CompileError, "not an image"),
         (classifier, "t527", {"y": "rgb"}, TensorNameError, "preprocess is given for 'y'"),
     ],
 )
@@ -459,7 +459,7 @@ def test_a_damaged_node_is_refused() -> None:
 
 def test_a_node_needs_a_picture() -> None:
     model = anynpu.compile(no_picture(), "t527", dtype="fp16")
-    with pytest.raises(ModelFormatError, match="'x' has a pre-process node, but is no picture"):
+    with pytest.raises(ModelFormatError, match="'x' has a pre-process node, but is no image"):
         modelfile.to_bytes(replace(model, preprocess={"x": Preprocess((0.0,), (1.0,), "rgb")}))
 
 
@@ -470,7 +470,7 @@ def test_a_damaged_file_is_refused(dtype: str) -> None:
     assert modelfile.read(data).dtype == NAMES[dtype]
     choice = random.Random(7)
     for part in unpack(data).values():
-        start = data.index(bytes(part))  # between sections lies padding, which says nothing
+        start = data.index(bytes(part))  # between sections lies padding, which states nothing
         for _ in range(20 if len(part) else 0):
             broken = bytearray(data)
             broken[start + choice.randrange(len(part))] ^= 1 << choice.randrange(8)

@@ -13,7 +13,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def tried(low: Floats, high: Floats, importance: Floats, most: int, block: int) -> float:
-    """The least noise over all cuts of the channels in the order of their extents."""
+    """The least noise over all cuts of the channels in the order of their sizes."""
     order = np.argsort(high - low, kind="stable")
     count = len(order)
     places = [place for place in range(1, count) if block == 1 or count <= block or (count - place) % block == 0]

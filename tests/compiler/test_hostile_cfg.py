@@ -1,4 +1,4 @@
-"""A ``.quantization.cfg`` that somebody else wrote: refused with its line or its tensor, and soon."""
+"""A ``.quantization.cfg`` that another owner wrote: rejected with its line or its tensor, and soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures and arrays from strangers: small files that become large, claim what they do not have, or hold code."""
+"""Images and arrays from strangers: small files that become large, claim what they do not have, or hold code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anynpu.errors import AnynpuError, CalibrationError
 
 
 def png(width: int, height: int) -> bytes:
-    """A black picture, as small as a file of it can be."""
+    """A black image, as small as a file of it can be."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

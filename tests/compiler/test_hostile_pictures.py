@@ -1,4 +1,4 @@
-"""Pictures, videos and archives of strangers: small files that would take minutes or gigabytes."""
+"""Images, videos and archives of strangers: small files that would take minutes or gigabytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anynpu.errors import CalibrationError, ImageError
 
 
 def progressive(scans: int) -> bytes:
-    """A JPEG picture whose last scan comes several times."""
+    """A JPEG image whose last scan comes several times."""
     cv2 = _optional.cv2()
     data = bytes(cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1])
     start = data.rfind(b"\xff\xda")

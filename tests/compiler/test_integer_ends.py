@@ -1,4 +1,4 @@
-"""An int8 model is int8 at its ends: reductions and spatial constants in integers, requantisation after float layers."""
+"""An int8 model is int8 at its ends: reductions and spatial constants in integers, requantization after float layers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_reductions_of_images_are_integer(kind: str, axes: list[int], keepdims: 
     net.output(reduced)
     run = execute(net.proto(), accuracy="fast")
     assert_all_integer(run)
-    # a sum of n codes has the error of n of them
+    # a sum of n quantized values has the error of n of them
     assert_close_in_steps(run, 6)
 
 

@@ -39,7 +39,7 @@ def test_malformed_models_end_in_typed_errors(share: float) -> None:
     assert report["bad"] == []
     counts = report["counts"]
     assert sum(counts.values()) == bytes_cases + rounds * len(MUTATIONS) >= 1000 * share
-    # damage that does no harm compiles, and damage that does is refused in more than one way
+    # damage that does no harm compiles, and damage that does is rejected in more than one way
     assert counts["compiled"] > 100 * share
     assert counts["CompileError"] > 500 * share
     rare = {"CalibrationError"} if share == 1.0 else set()  # two rounds hold no model of that kind

@@ -1,4 +1,4 @@
-"""The ONNX-to-ONNX rewrite: the same function, and onnxruntime's own quantiser keeps more of it."""
+"""The ONNX-to-ONNX rewrite: the same function, and onnxruntime's own quantizer keeps more of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELD_OUT = diseased_samples(4, 1000)
 
 
 def explained(expected: list[list[Array]], given: list[list[Array]]) -> float:
-    """The share of the output's variance over the picture that is still there."""
+    """The share of the output's variance over the image that is still there."""
     shares = []
     for (first,), (second,) in zip(expected, given, strict=True):
         moving = first - first.mean(axis=(2, 3), keepdims=True)
@@ -34,7 +34,7 @@ def explained(expected: list[list[Array]], given: list[list[Array]]) -> float:
 
 
 def quantised_elsewhere(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """The model after onnxruntime's static quantiser with its own defaults."""
+    """The model after onnxruntime's static quantizer with its own defaults."""
     _optional.onnxruntime()
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
@@ -142,7 +142,7 @@ def test_outputs_that_are_joined_can_be_taken_apart() -> None:
 
 
 def test_a_split_that_does_not_help_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judges say that every rewritten model is worse than the original, which is judged first."""
+    """The evaluates state that every rewritten model is worse than the original, which is evaluated first."""
     scores = iter([Score(0.99, 0.99, 0.98, (0.98,), True), *[Score(0.9, 0.9, 0.8, (0.8,), True)] * 2])
     monkeypatch.setitem(optimize.__globals__, "plain_score", lambda *_, **__: next(scores))
     refused = optimize(diseased_network(), dataset=diseased_samples(4))

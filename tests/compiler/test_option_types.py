@@ -19,9 +19,9 @@ from anynpu.serve.options import ServeOptions
     ("name", "value", "takes"),
     [
         ("dtype", 3, "a string"),
-        ("batch", "2", "a whole number or None"),
-        ("batch", 2.5, "a whole number or None"),
-        ("batch", True, "a whole number or None"),
+        ("batch", "2", "an integer or None"),
+        ("batch", 2.5, "an integer or None"),
+        ("batch", True, "an integer or None"),
         ("mean", "a", "a number, a list of them"),
         ("mean", ["a", "b", "c"], "a number, a list of them"),
         ("std", [1, 2, None], "a number, a list of them"),
@@ -35,13 +35,13 @@ from anynpu.serve.options import ServeOptions
         ("constants", [1], "a dict of values by input name"),
         ("algorithm", None, "a string"),
         ("percentile", "a", "a number"),
-        ("channel_groups", 1.5, "a whole number or None"),
+        ("channel_groups", 1.5, "an integer or None"),
         ("per_channel", "yes", "True, False or None"),
         ("without", "refit", "a list of strings"),
         ("without", None, "a list of strings"),
         ("metric", [], "the name of a metric, or a function"),
         ("time_budget", "a", "a number"),
-        ("calibration_limit", "3", "a whole number or None"),
+        ("calibration_limit", "3", "an integer or None"),
         ("hybrid", "conv1", "a list of strings"),
         ("keep_float_outputs", "no", "True or False"),
         ("custom_ops", 3, "a list of names of operators"),
@@ -82,7 +82,7 @@ def test_numbers_of_numpy_and_sets_of_names_are_fine() -> None:
 
 
 def test_other_tables() -> None:
-    with pytest.raises(OptionTypeError, match=r"port takes a whole number, got '80' \(str\)"):
+    with pytest.raises(OptionTypeError, match=r"port takes an integer, got '80' \(str\)"):
         ServeOptions(port="80")  # type: ignore[arg-type]
 
 

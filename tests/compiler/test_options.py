@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 def classifier(height: int | str = 12, width: int | str = 12, batch: int | str = 1, opset: int = 13) -> onnx.ModelProto:
-    """A small convolutional network that takes pictures of any size."""
+    """A small convolutional network that takes images of any size."""
     net = Net(opset)
     y = net.op("Relu", net.conv(net.input("x", (batch, 3, height, width)), 16, pads=[1, 1, 1, 1]))
     y = net.op("Relu", net.conv(y, 32, cin=16, strides=[2, 2]))
@@ -134,19 +134,19 @@ def normalised(images: Array) -> Array:
 
 @pytest.mark.parametrize("dtype", ["w8a8", "fp16"])
 def test_mean_and_std_are_folded_in(dtype: str) -> None:
-    """A raw picture gives what the original gives for the normalised one."""
+    """A raw image gives what the original gives for the normalized one."""
     images = pictures(3)
     model = anynpu.compile(classifier(), dataset=images, mean=MEAN, std=STD, dtype=dtype)
     wanted = [entry[0] for entry in run_fp32(classifier(), [{"x": normalised(image[None])} for image in images])]
     given = [entry[0] for entry in run_model(model, [{"x": image[None]} for image in images], layout="nhwc")]
     assert relative(np.stack(wanted), np.stack(given)) < (0.06 if dtype == "w8a8" else 0.01)
-    # the same picture in the model's order of axes
+    # the same image in the model's order of axes
     again = run_model(model, [{"x": np.ascontiguousarray(images[:1].transpose(0, 3, 1, 2))}])
     np.testing.assert_array_equal(again[0][0], given[0])
 
 
 def test_a_pictures_range_is_known_without_calibration() -> None:
-    """Codes cover a byte from 0 to 255, whatever the calibration pictures hold."""
+    """Quantized values cover a byte from 0 to 255, whatever the calibration images hold."""
     dark = np.full((1, 12, 12, 3), 100, np.uint8)
     model = anynpu.compile(classifier(), dataset=dark, mean=MEAN, std=STD)
     quantization = model.inputs[0].quantization
@@ -175,7 +175,7 @@ def test_mean_and_std_by_input() -> None:
 @pytest.mark.parametrize("first", ["Conv", "depthwise", "Relu"])
 @pytest.mark.parametrize("dtype", ["w8a8", "fp16"])
 def test_channel_order(first: str, dtype: str) -> None:
-    """A model that was trained on BGR takes RGB pictures; mean and std are in the order of what is fed."""
+    """A model that was trained on BGR takes RGB images; mean and std are in the order of what is fed."""
     net = Net()
     x = net.input("x", (1, 3, 8, 8))
     if first == "Conv":

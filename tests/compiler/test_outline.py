@@ -31,7 +31,7 @@ def strip(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def detector() -> onnx.ModelProto:
-    """Convolutions with batch normalisation, a split, a resize by computed sizes, a product and a softmax."""
+    """Convolutions with batch normalization, a split, a resize by computed sizes, a product and a softmax."""
     net = Net()
     x = net.input("x", (1, 3, 64, 64))
     y = net.op("Relu", net.batch_norm(net.conv(x, 32, strides=[2, 2], pads=[1] * 4), 32))
@@ -78,7 +78,7 @@ def test_stripped_weights_give_the_same_outline(dtype: str) -> None:
 def test_only_shapes_that_cannot_be_inferred_are_learned_by_running(computed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net()
     y = net.conv(net.input("x", (1, 4, 8, 8)), 8, pads=[1] * 4)
-    if computed:  # 1 + 8 + 8 + 8 = 25: nothing but a run tells
+    if computed:  # 1 + 8 + 8 + 8 = 25: nothing but a run reports
         last = net.op("Div", net.op("ReduceSum", net.op("Shape", y), keepdims=1), net.constant([25]))
         y = net.op("Reshape", y, net.op("Concat", net.constant([8, 64]), last, axis=0))
     net.output(y)

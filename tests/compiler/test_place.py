@@ -1,4 +1,4 @@
-"""Placement: what exceeds a limit of a chip runs on its CPU, and the reason says which number exceeds which limit."""
+"""Placement: what exceeds a limit of a chip runs on its CPU, and the reason states which number exceeds which limit."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ NETWORKS = {
     "slopes of rows": one("PRelu", (3, 24), [None, numbers(24)]),
     "slopes of lines": one("PRelu", (1, 8, 13), [None, numbers(8, 1)]),
     "one slope": one("PRelu", (3, 24), [None, numbers(1)]),
-    "lower bounds by channel": one("Max", (1, 8, 5, 6), [None, numbers(8, 1, 1)]),
+    "lower bounds per channel": one("Max", (1, 8, 5, 6), [None, numbers(8, 1, 1)]),
     "lower bounds by place": one("Max", (1, 8, 5, 6), [numbers(1, 8, 5, 6), None]),
     "upper bounds by column": one("Min", (1, 8, 5, 6), [None, numbers(6)]),
     "upper bounds of rows": one("Min", (3, 24), [numbers(24), None]),

@@ -1,4 +1,4 @@
-"""Models that are quantised already keep their scales and their weights' codes."""
+"""Models that are quantized already keep their scales and their weights' quantized values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def feeds(count: int, seed: int) -> list[dict[str, Array]]:
 
 
 def network() -> onnx.ModelProto:
-    """Convolutions of all kinds, a residual, pooling, a Concat and a matrix product."""
+    """Convolutions of all kinds, a residual, pooling, a Concat and a matmul."""
     net = Net()
     first = net.op("Relu", net.conv(net.input("x", SHAPE), 8, pads=[1, 1, 1, 1]))
     depthwise = net.op("Relu", net.conv(first, 8, cin=8, group=8, pads=[1, 1, 1, 1]))
@@ -92,7 +92,7 @@ def test_scales_and_weights_are_kept(tmp_path: Path, scheme: str) -> None:
 
 
 def test_what_has_no_scale_is_float(tmp_path: Path) -> None:
-    """Only convolutions are quantised: what lies between them stays float, and a dataset is not needed."""
+    """Only convolutions are quantized: what lies between them stays float, and a dataset is not needed."""
     model = quantised(tmp_path, "symmetric per tensor", ["Conv"])
     compiled = anynpu.compile(model, "rk3588")
     kinds = {program.dtype for program in compiled.programs[0].tensors.values()}

@@ -20,7 +20,7 @@ SHAPE = (1, 3, 12, 12)
 
 
 class Pairs:
-    """A quantised model under construction. Its input is ``x``."""
+    """A quantized model under construction. Its input is ``x``."""
 
     def __init__(self, opset: int = 13) -> None:
         self.random = np.random.default_rng(2)
@@ -43,7 +43,7 @@ class Pairs:
         return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *ends), *ends)
 
     def weights(self, *shape: int, axis: int | None = None, channels: int = 0) -> str:
-        """int8 codes with a scale for all, or for each of the *channels* of an axis."""
+        """int8 values with a scale for all, or for each of the *channels* of an axis."""
         codes = self.random.integers(-127, 128, shape).astype(np.int8)
         if axis is None:
             return self.op("DequantizeLinear", self.constant(codes), self.constant(np.float32(0.0077)), self.constant(np.int8(0)))
@@ -126,7 +126,7 @@ def test_weights_of_four_bits_keep_their_codes(caplog: pytest.LogCaptureFixture)
 
 def test_weights_of_sixteen_bits_are_rounded_anew_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
     anynpu.compile(other_weights(onnx.TensorProto.INT16), "rk3588")
-    assert "is int16, which is rounded to int8 anew" in caplog.text
+    assert "is int16, which is rounded to int8 again" in caplog.text
 
 
 def test_two_pairs_in_a_row_round_twice() -> None:
@@ -136,7 +136,7 @@ def test_two_pairs_in_a_row_round_twice() -> None:
 
 
 def test_two_pairs_beside_each_other_round_each_by_itself() -> None:
-    """As NNCF does it, with a quantiser for each reader: the second one is finer, and cuts off earlier."""
+    """As NNCF does it, with a quantizer for each reader: the second one is finer, and cuts off earlier."""
     net = Pairs()
     x = net.op("Conv", net.rounded("x", 0.0213, 110), net.weights(4, 3, 1, 1))
     ends = [net.op("Conv", net.rounded(x, scale, 120), net.weights(4, 4, 1, 1)) for scale in (0.0371, 0.0101)]
@@ -152,7 +152,7 @@ def test_an_input_that_is_rounded_in_two_ways_is_float() -> None:
 
 
 def test_an_input_that_is_taken_apart_first_has_codes() -> None:
-    """The Focus of YOLOX as onnxruntime quantises it: only its parts have a scale, all the same."""
+    """The Focus of YOLOX as onnxruntime quantizes it: only its parts have a scale, all the same."""
     net = Pairs()
 
     def part(start: int) -> str:

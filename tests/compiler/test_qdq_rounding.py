@@ -1,4 +1,4 @@
-"""Quantised models round where their QuantizeLinear nodes stand, and as onnxruntime's integer kernels do."""
+"""Quantized models round where their QuantizeLinear nodes stand, and as onnxruntime's integer kernels do."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ CASES += [
     for scheme in ("asymmetric per channel", "symmetric per tensor")
 ]
 SUMMANDS_BY_CHANNEL = (transposed_with_normalisation, product_with_bias)
-"""A summand by channel is the bias of a convolution with the weight 1, in units of a 255th of the input's step."""
+"""A summand per channel is the bias of a convolution with the weight 1, in units of a 255th of the input's step."""
 
 
 @pytest.mark.parametrize(("network", "scheme"), CASES, ids=[f"{network.__name__}, {scheme}" for network, scheme in CASES])
@@ -157,7 +157,7 @@ def test_what_only_moves_codes_is_no_rounding(tmp_path: Path) -> None:
 
 
 def kernel(op: str, scales: list[float], zeros: list[int], constant: int, dtype: Any) -> Array:
-    """What onnxruntime's own kernel makes of all codes and a constant."""
+    """What onnxruntime's own kernel makes of all quantized values and a constant."""
     helper, array = onnx.helper, onnx.numpy_helper.from_array
     given = [array(np.float32(value), f"s{index}") for index, value in enumerate(scales)]
     given += [array(np.asarray(value, dtype), f"z{index}") for index, value in enumerate(zeros)]
@@ -182,7 +182,7 @@ def test_tables_are_those_of_the_kernels(op: str, dtype: Any) -> None:
     graph = Graph([node], ["x"], ["y"], {"c": np.zeros(1, np.float32)}, {}, {}, {})
     for case in range(24):
         scales = [float(np.float32(value)) for value in random.uniform(0.001, 0.1, 3)]
-        if case % 2:  # many values between two codes
+        if case % 2:  # many values between two quantized values
             scales = [scales[0], scales[0] * float(random.choice([0.5, 1.0, 2.0])), scales[0] * 2.0]
         zeros = [int(value) for value in random.integers(limits.min, limits.max + 1, 3)]
         code = int(random.integers(limits.min, limits.max + 1))

@@ -1,4 +1,4 @@
-"""Models that are quantised already: their float meaning is recovered and quantised anew."""
+"""Models that are quantized already: their float meaning is recovered and quantized again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("dtype", ["fp16", "w8a8"])
 
 
 class Quantized(Net):
-    """A network in which tensors are codes."""
+    """A network in which tensors are quantized values."""
 
     def scale(self, value: float) -> str:
         return self.constant(np.float32(value))
@@ -35,7 +35,8 @@ class Quantized(Net):
 
 
 def compare(net: Net, dtype: str, *, kinds: list[str], tolerance: float = 0.03) -> None:
-    """The compiled model gives what the quantised one gives, in layers of these kinds, none of which works on the model's own codes."""
+    """The compiled model gives what the quantized one gives, in layers of these kinds, none of which works on the model's own
+    quantized values."""
     proto = net.proto()
     samples = feeds(proto, 4)
     model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
@@ -58,7 +59,7 @@ def test_quantize_and_dequantize_around_a_convolution(dtype: str) -> None:
     weights = net.op("DequantizeLinear", net.codes(4, 3, 3, 3), net.constant(np.full(4, 0.006, np.float32)), axis=0)
     first = around(
         net.op("Conv", around(net.input("x", (1, 3, 6, 6)), 2 / 255, 128), weights), 4 / 255, 0
-    )  # no negative codes: a Relu
+    )  # no negative quantized values: a Relu
     net.output(around(net.op("Conv", first, net.weights(2, 4, 1, 1, scale=0.3)), 4 / 255, 128))
     compare(net, dtype, kinds=["ConvClip", "Conv"], tolerance=0.04)
 
@@ -87,14 +88,14 @@ def test_operators_on_codes(dtype: str) -> None:
     if dtype == "w8a8":
         assert not names
     wanted, given = (np.stack([entry[0] for entry in side]) for side in (run_fp32(proto, samples), run_model(model, samples)))
-    # the last codes end at 1.0 and -1.0, beyond which the float model goes on: what an output may be is no part of its meaning
+    # the last quantized values end at 1.0 and -1.0, beyond which the float model goes on: what an output may be is no part of its meaning
     inside = np.abs(wanted) < 0.95
     assert inside.sum() > 10
     assert np.abs(wanted - given)[inside].max() <= 0.05
 
 
 def block_on_codes() -> onnx.ModelProto:
-    """A part of a detector as the format QOperator has it: codes that are taken apart, joined, enlarged and padded."""
+    """A part of a detector as the format QOperator has it: quantized values that are taken apart, joined, enlarged and padded."""
     net = Quantized()
     net.opsets["com.microsoft"] = 1
     microsoft: dict[str, Any] = {"domain": "com.microsoft"}
@@ -115,7 +116,7 @@ def block_on_codes() -> onnx.ModelProto:
 
 @BOTH
 def test_codes_that_are_taken_apart_and_joined(dtype: str) -> None:
-    """Behind the Split of a YOLO in the format QOperator nothing was understood, and it was refused."""
+    """Behind the Split of a YOLO in the format QOperator nothing was understood, and it was rejected."""
     proto = block_on_codes()
     samples = feeds(proto, 4)
     model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
@@ -127,9 +128,9 @@ def test_codes_that_are_taken_apart_and_joined(dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_operators_on_codes_keep_their_scales(opset: int) -> None:
-    """Without data, as models with pairs of QuantizeLinear and DequantizeLinear do; codes are onnxruntime's within one step.
+    """Without data, as models with pairs of QuantizeLinear and DequantizeLinear do; quantized values are onnxruntime's within one step.
 
-    Operator set 11 has no scales by channel for DequantizeLinear, but has them for QLinearConv.
+    Operator set 11 has no scales per channel for DequantizeLinear, but has them for QLinearConv.
     """
     proto = block_on_codes()
     if opset < 13:
@@ -151,7 +152,7 @@ def test_operators_on_codes_keep_their_scales(opset: int) -> None:
 
 @BOTH
 def test_a_table_of_codes(dtype: str) -> None:
-    """Dynamic quantisation has embeddings as codes, of which Gather takes some: a layer on the CPU stayed."""
+    """Dynamic quantization has embeddings as quantized values, of which Gather takes some: a layer on the CPU stayed."""
     net = Quantized()
     words = net.op("Gather", net.codes(50, 8), net.input("words", (1, 6), np.int64))
     real = net.op("DequantizeLinear", words, net.scale(0.01), net.zero(0, np.int8))
@@ -217,7 +218,7 @@ def test_outputs_that_are_codes_stay_codes() -> None:
         difference: Array = np.abs(wanted.astype(int) - given.astype(int))
         assert difference.max() <= 1
 
-    with pytest.raises(CompileError, match="an output of the model is codes") as caught:
+    with pytest.raises(CompileError, match="an output of the model is quantized values") as caught:
         anynpu.compile(proto, "rk3588")
     assert "float inputs and outputs" in caught.value.hint
 

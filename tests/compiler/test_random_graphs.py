@@ -15,7 +15,7 @@ SEEDS = range(60)
 
 
 def deviations(run: Run) -> list[float]:
-    """By output: root mean square of the error relative to the extent of the values."""
+    """By output: root mean square of the error relative to the size of the values."""
     found = []
     for index in range(len(run.program.outputs)):
         wanted = np.stack([entry[index] for entry in run.expected]).astype(np.float64)
@@ -28,7 +28,7 @@ def overlaps(program: Program) -> list[tuple[str, str]]:
     """Pairs of tensors that share memory while both are needed, found the slow way: byte ranges and moments, all against all."""
     moments: dict[str, set[int]] = {}
     for stretch in program.float_stretches():
-        # a stretch of float layers runs all at once: whatever goes in or out of it is needed from its first layer to its last
+        # a segment of float layers runs all at once: whatever goes in or out of it is needed from its first layer to its last
         for name in (*stretch.inputs, *stretch.outputs):
             moments.setdefault(program.views.get(name, name), set()).update((stretch.first, stretch.last - 1))
     for index, layer in enumerate(program.layers):
@@ -67,7 +67,7 @@ def test_random_network_in_float16(seed: int) -> None:
 
 
 def test_random_networks_are_what_they_claim() -> None:
-    """They have ten nodes and more, many operators, stretches of float layers, and memory that is really shared."""
+    """They have ten nodes and more, many operators, segments of float layers, and memory that is really shared."""
     protos = [RandomNet(seed).build() for seed in SEEDS]
     assert all(len(proto.graph.node) >= 10 for proto in protos)
     assert len({node.op_type for proto in protos for node in proto.graph.node}) > 25

@@ -1,4 +1,4 @@
-"""Calibration keeps what the search for a recipe needs again."""
+"""Calibration keeps what the search for a quantization config needs again."""
 
 from __future__ import annotations
 

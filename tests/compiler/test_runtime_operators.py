@@ -90,7 +90,7 @@ def embedded(*, segments: bool, lengths: bool) -> Build:
 
 
 def attending(**options: Any) -> Build:
-    """Attention with a mask of as many axes as *mask* says, with weights of *sizes*."""
+    """Attention with a mask of as many axes as *mask* states, with weights of *sizes*."""
 
     def build(net: Net) -> None:
         sizes = options.get("sizes", (WIDTH,) * 3)
@@ -309,7 +309,7 @@ def test_normalisations_of_old_operator_sets() -> None:
 
 @pytest.mark.parametrize("opset", [12, 17])
 def test_attention_on_codes(opset: int) -> None:
-    """QAttention, as dynamic quantisation of an optimized transformer writes it."""
+    """QAttention, as dynamic quantization of an optimized transformer writes it."""
 
     def build(net: Net) -> None:
         codes, scale, zero = net.ops("DynamicQuantizeLinear", words(net), count=3)
@@ -320,7 +320,7 @@ def test_attention_on_codes(opset: int) -> None:
 
     proto = net_of(build, opset)
     run = execute(proto, dtype="fp16", samples=some_keys_count(proto))
-    assert max(run.relative_errors()) < 0.03  # onnxruntime rounds to codes, which is not repeated here
+    assert max(run.relative_errors()) < 0.03  # onnxruntime rounds to quantized values, which is not repeated here
 
 
 def test_all_layers_share_one_mask() -> None:
@@ -364,7 +364,7 @@ def test_names_that_are_taken_are_not_taken_again() -> None:
 
 
 def test_an_operator_of_the_callers_own_is_left_alone() -> None:
-    """Whoever says custom_ops=['Attention'] computes it, whatever onnxruntime means by it."""
+    """Whoever states custom_ops=['Attention'] computes it, whatever onnxruntime means by it."""
     proto = net_of(attending(), 17)
     with pytest.raises(CompileError, match="shape of an output of a custom operator"):
         anynpu.compile(proto, "rk3588", dtype="fp16", custom_ops=["Attention"])

@@ -31,7 +31,7 @@ def graph_of(nodes: list[Any], outputs: list[str], constants: dict[str, Any] | N
 
 
 def test_all_nodes_are_gone_through_once_for_each_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many nodes a rule removes: a model whose branches were written out has thousands of copies."""
+    """However many nodes a rule removes: a model whose branches were unrolled has thousands of copies."""
     nodes, last = [], "x"
     for index in range(40):
         nodes.append(helper.make_node("Identity", [last], [f"i{index}"]))

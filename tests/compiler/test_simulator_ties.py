@@ -1,4 +1,5 @@
-"""Where a value lies between two codes, the vendor's simulator goes where its float32 operations lead: the twin goes there too.
+"""Where a value lies between two quantized values, the vendor's simulator goes where its float32 operations lead: the anynpu
+model goes there too.
 
 The formulas are those that give every code of the toolkit's own simulator, layer by layer.
 """
@@ -32,7 +33,7 @@ def _compiled(net: Net, ranges: dict[str, tuple[float, int]], shape: tuple[int, 
 
 
 def _codes(model: Model, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """The codes of the output for one input."""
+    """The quantized values of the output for one input."""
     (output,) = model.outputs
     ((values,),) = run_model(model, [{"x": x}])
     assert output.quantization is not None
@@ -78,7 +79,7 @@ def test_the_stairs_of_sums_in_integers_are_the_simulators_operations_too(monkey
 
 
 def test_a_channel_without_weights_keeps_its_bias() -> None:
-    """A refit leaves such channels; a scale that fits the weights alone has no room for the bias in 32 bits."""
+    """Weight reconstruction leaves such channels; a scale that fits the weights alone has no space for the bias in 32 bits."""
     net = Net()
     net.input("x", (1, 8, 4, 4))
     weights = np.zeros((8, 8, 1, 1), F)

@@ -83,9 +83,9 @@ def test_check_looks_at_what_the_npu_would_run() -> None:
 def test_what_the_tail_reads_has_to_be_given() -> None:
     model = anynpu.compile(detector(), "rk3588", dtype="fp16")
     assert isinstance(model, ModelWithTail)
-    with pytest.raises(FeedNameError, match="the tail reads"):
+    with pytest.raises(FeedNameError, match="host post-processing reads"):
         Tail(model).run({})
-    with pytest.raises(CompileError, match="this is no tail"):
+    with pytest.raises(CompileError, match="this is no post-processing file"):
         Tail(b"nothing")
 
 
@@ -137,13 +137,13 @@ def test_a_tail_of_another_model_is_refused(tmp_path: Path) -> None:
     net = Net()
     net.output(net.op("Relu", net.input("x", (1, 4))))
     anynpu.compile(net.proto(), "rk3588", dtype="fp16").save(path)
-    with pytest.raises(SessionError, match=r"yolo.tail.onnx is the tail of another model"):
+    with pytest.raises(SessionError, match=r"yolo.tail.onnx is the post-processing file of another model"):
         anynpu.InferenceSession(path, device="sim:rk3588")
 
 
 @pytest.mark.parametrize("batch", [1, "batch"])
 def test_onnx_files_as_onnxruntime_takes_them(batch: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled at first use, with fixed and with open shapes."""
+    """Compiled at first use, with fixed and with dynamic shapes."""
     monkeypatch.setenv("ANYNPU_CACHE", str(tmp_path / "cache"))
     proto = detector()
     (sample,) = feeds(proto, 1)

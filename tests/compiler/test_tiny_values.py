@@ -1,4 +1,4 @@
-"""Networks whose numbers are tiny, as those of untrained weights are: right in int8, and told where float16 cannot hold them."""
+"""Networks whose numbers are tiny, as those of untrained weights are: right in int8, and reported where float16 cannot hold them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def cosine_on(proto: onnx.ModelProto, data: list[dict[str, Array]], **options: A
 
 
 def test_activations_that_the_chips_table_loses_are_in_float16(caplog: pytest.LogCaptureFixture) -> None:
-    """MobileViT with random weights had a cosine of 0.1, and the compiler believed in 0.98: what it judges by knew no tables."""
+    """MobileViT with random weights had a cosine of 0.1, and the compiler believed in 0.98: what it evaluates by knew no tables."""
     proto, data = faint_swish(2e-4), samples(10)
     with caplog.at_level(logging.WARNING, "anynpu"):
         found, model = cosine_on(proto, data)
@@ -107,7 +107,7 @@ def test_activations_that_the_chips_table_loses_are_in_float16(caplog: pytest.Lo
         lost, other = cosine_on(proto, data, without=["float16"])
     assert lost < 0.95
     (judged,) = re.findall(r"not fitted, cosine ([\d.]+),", other.provenance["accuracy"])
-    assert float(judged) < 0.95  # the judge sees it, too
+    assert float(judged) < 0.95  # the evaluate sees it, too
     assert "too small for the chip's table" in caplog.text
 
 

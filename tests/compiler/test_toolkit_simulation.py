@@ -1,7 +1,8 @@
-"""quantizer="vendor", arithmetic="simulator": a model computes in float32, from codes to codes, as the toolkit's simulator does.
+"""quantizer="vendor", arithmetic="simulator": a model computes in float32, from quantized values to quantized values, as the
+toolkit's simulator does.
 
-What is right is written down here once more, as a model of ONNX with the scales and codes of the compiled one, and run by onnxruntime as it
-stands. The real simulator gave every code of whole networks that were compiled so (docs/to-the-board.md).
+What is right is written down here once more, as a model of ONNX with the scales and quantized values of the compiled one, and
+run by onnxruntime as it stands. The real simulator gave every code of whole networks that were compiled so (docs/to-the-board.md).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def test_a_convolution_is_summed_in_float32_and_rounded_once() -> None:
 
 
 def test_it_is_a_model_like_any_other(tmp_path: Path) -> None:
-    """Saved, loaded and run by a session, on either engine; weights are stored as codes, and layers are where the chip's are."""
+    """Saved, loaded and run by a session, on either engine; weights are stored as quantized values, and layers are where the chip's are."""
     model = _compiled(_net(_detector))
     path = model.save(tmp_path / "net.rknn")
     loaded = anynpu.load(path)
@@ -171,7 +172,7 @@ def test_custom_operators_and_other_recipes_are_summed_in_integers() -> None:
 
 
 def test_codes_are_no_numbers_to_other_operators() -> None:
-    """A file in which an operator reads or makes codes as if they were numbers is refused."""
+    """A file in which an operator reads or makes quantized values as if they were numbers is rejected."""
     program = _compiled(_net(lambda net, x: net.op("Relu", net.conv(x, 8)))).programs[0]
     layer = program.layers[-1]
     assert isinstance(layer.op, Float)
@@ -181,5 +182,5 @@ def test_codes_are_no_numbers_to_other_operators() -> None:
     for place, other in ((0, FloatOp("Abs", layer.inputs, first.outputs)), (-1, FloatOp("Abs", last.inputs[:1], layer.outputs))):
         operators = list(layer.op.operators)
         operators[place] = other
-        with pytest.raises(RuleBroken, match="which is quantised"):
+        with pytest.raises(RuleBroken, match="which is quantized"):
             check_float(replace(layer.op, operators=tuple(operators)), inputs, program.tensors, layer.outputs, contents=True)

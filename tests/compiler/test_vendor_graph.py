@@ -1,4 +1,4 @@
-"""quantizer="vendor": where int8 codes stand, as Rockchip's toolkit has it. docs/validation.md has these rows as a table.
+"""quantizer="vendor": where int8 values stand, as Rockchip's toolkit has it. docs/validation.md has these rows as a table.
 
 A layer is written as its operator and what is fused to it: ``Conv~Swish`` takes Swish on the unrounded sum, ``Conv|Swish`` on a code,
 ``ConvRelu`` has a limit and one rounding. Between two layers there always is a code.
@@ -136,7 +136,7 @@ def test_a_convolution_of_one_channel_is_no_depthwise_layer() -> None:
 
 
 def test_hard_sigmoid_as_a_board_has_it() -> None:
-    """The toolkit's simulator has a code before it; 768 bytes of an RV1103 say that the chip has none."""
+    """The toolkit's simulator has a code before it; 768 bytes of an RV1103 state that the chip has none."""
     for target in ("rk3588", "rv1106"):
         assert layers(compiled(after(conv, op("HardSigmoid")), target)) == ["Conv~HardSigmoid"]
 
@@ -167,7 +167,7 @@ def test_after_a_transposed_convolution_tables_take_codes(name: str) -> None:
 
 
 def test_a_constant_after_a_transposed_convolution_is_not_folded() -> None:
-    """Codes after it, after the Add, and after the normalisation with its Relu."""
+    """Quantized values after it, after the Add, and after the normalization with its Relu."""
 
     def head(net: Net, x: str) -> str:
         shifted = net.op("Add", transposed(net, x), net.weights(1, 4, 1, 1))
@@ -206,7 +206,7 @@ def test_an_add_takes_the_code_of_an_activation() -> None:
 
 
 def test_scale_and_shift_after_an_activation_take_codes() -> None:
-    """Each of them: seen in the toolkit's simulator, all codes of three layers."""
+    """Each of them: seen in the toolkit's simulator, all quantized values of three layers."""
     assert layers(compiled(after(conv, op("HardSwish"), scaled))) == ["Conv~HardSwish", "Mul", "Add"]
     assert layers(compiled(after(depthwise, op("HardSwish"), scaled))) == ["Conv|HardSwish", "Mul", "Add"]
 
@@ -377,7 +377,7 @@ def test_of_two_convolutions_that_are_added_the_earlier_one_is_fused(first: int)
 
 
 def test_the_stem_of_a_detector_is_split() -> None:
-    """Four pictures of every second pixel, joined."""
+    """Four images of every second pixel, joined."""
 
     def focus(net: Net, x: str) -> str:
         parts = []
@@ -424,7 +424,7 @@ def test_an_average_has_the_scale_of_its_input() -> None:
 
 
 def test_operators_alone_stay_alone() -> None:
-    """An activation by itself, and arithmetic with constants around it."""
+    """An activation on its own, and arithmetic with constants around it."""
     assert layers(compiled(after(op("MaxPool", kernel_shape=[2, 2]), op("Sigmoid")))) == ["MaxPool", "Sigmoid"]
     double = lambda net, x: net.op("Mul", x, net.constant(2.0))  # noqa: E731
     assert layers(compiled(after(op("MaxPool", kernel_shape=[2, 2]), double, op("Sigmoid")))) == ["MaxPool", "Mul", "Sigmoid"]
@@ -445,7 +445,7 @@ def quantization(model: Model, name: str) -> Quantization:
 
 
 def span(model: Model, name: str) -> tuple[float, float]:
-    """What the codes of a tensor can say."""
+    """What the quantized values of a tensor can state."""
     found = quantization(model, name)
     return (-128 - found.zero_point) * found.scale, (127 - found.zero_point) * found.scale
 
@@ -464,7 +464,7 @@ def span(model: Model, name: str) -> tuple[float, float]:
     ids=["Relu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu"],
 )
 def test_a_range_goes_no_further_than_the_activation_behind_it(activation: Build, low: float | None, high: float | None) -> None:
-    """Where codes stand before it: here those of a Concat, whose values go from -40 to 40."""
+    """Where quantized values stand before it: here those of a Concat, whose values go from -40 to 40."""
 
     def build(net: Net, x: str) -> str:
         double = net.op("Add", net.op("MaxPool", x, kernel_shape=[1, 1]), x)
@@ -535,7 +535,7 @@ def _handed_over(build: Build, reach: float = 2.0) -> Handover:
 
 
 def test_no_range_goes_beyond_what_its_only_reader_can_tell_apart() -> None:
-    """The toolkit would cut it, and the scale of its file would be another than that of the twin."""
+    """The toolkit would cut it, and the scale of its file would be another than that of the anynpu model."""
     names: list[str] = []
 
     def hard_swish(net: Net, x: str) -> str:

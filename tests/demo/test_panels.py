@@ -1,4 +1,4 @@
-"""Pictures with captions, side by side."""
+"""Images with captions, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A board for tests: a server with one virtual core, on which a run takes as many seconds as the first value of its input says."""
+"""A board for tests: a server with one virtual core, on which a run takes as many seconds as the first value of its input states."""
 
 from __future__ import annotations
 

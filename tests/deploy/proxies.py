@@ -48,7 +48,7 @@ Change = Callable[[str], str]
 class Proxy:
     """A proxy in front of boards.
 
-    :param ready: what tells that it can be asked; default: a board is ready through it
+    :param ready: what reports that it can be asked; default: a board is ready through it
     :param change: what a user may do to the file beyond addresses and ports
     """
 
@@ -71,7 +71,7 @@ class Proxy:
         raise NotImplementedError
 
     def command(self, text: str) -> list[str]:
-        """Writes the configuration, and says how the proxy is started."""
+        """Writes the configuration, and states how the proxy is started."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What docs/serving.md says to do with the files of the proxies: commands that set addresses, TLS, and no board at all."""
+"""What docs/serving.md states to do with the files of the proxies: commands that set addresses, TLS, and no board at all."""
 
 from __future__ import annotations
 

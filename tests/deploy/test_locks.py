@@ -41,7 +41,7 @@ def test_a_lock_holds_what_is_asked_for(name: str) -> None:
         if requirement.marker is not None and not requirement.marker.evaluate({"python_version": lock.PYTHON}):
             continue
         version, _ = found[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{text}, but {version} is locked; write the locks anew"
+        assert requirement.specifier.contains(version), f"{text}, but {version} is locked; write the locks again"
 
 
 @pytest.mark.parametrize("name", list(lock.wanted()))
@@ -106,7 +106,7 @@ def test_the_list_names_all_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_installed_package_carries_its_list() -> None:
-    """In its metadata, as PEP 770 says; the build wrote it."""
+    """In its metadata, as PEP 770 states; the build wrote it."""
     text = metadata.distribution("anynpu").read_text("sboms/anynpu.cdx.json")
     assert text is not None
     document = json.loads(text)

@@ -1,4 +1,4 @@
-"""KServe's runtimes, the container and the system's service: what the files say holds, and the commands in them start a server."""
+"""KServe's runtimes, the container and the system's service: what the files state holds, and the commands in them start a server."""
 
 from __future__ import annotations
 

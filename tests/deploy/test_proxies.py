@@ -34,7 +34,7 @@ MAX_PICKS = 200
 
 
 def documented_arguments() -> list[tuple[str, Any]]:
-    """What docs/serving.md tells a gRPC client to do."""
+    """What docs/serving.md reports a gRPC client to do."""
     (block,) = blocks(section("serving", "nginx"))
     names: dict[str, Any] = {}
     exec(compile(block, "serving.md", "exec"), names)
@@ -139,7 +139,7 @@ def test_a_session_works_through_the_proxy(proxy: Proxy) -> None:
 
 
 def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
-    """16 MB reach a board, which says that they are no input of this model; 80 MB are refused as too large."""
+    """16 MB reach a board, which states that they are no input of this model; 80 MB are rejected as too large."""
     large = np.zeros((1, 4 * 2**20), np.float32)
     tensor = triton_http.InferInput("x", list(large.shape), "FP32")
     tensor.set_data_from_numpy(large)
@@ -152,7 +152,7 @@ def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
     connection.putrequest("POST", INFER)
     connection.putheader("Content-Length", str(80 * 2**20))
     connection.endheaders()
-    with contextlib.suppress(ConnectionError):  # it need not read what it refuses
+    with contextlib.suppress(ConnectionError):  # it need not read what it rejects
         for _ in range(80):
             if select.select([connection.sock], [], [], 0)[0]:
                 break
@@ -217,7 +217,7 @@ def test_deadlines_and_cancellation_reach_the_board(proxy: Proxy, boards: list[B
 def test_shedding_goes_to_another_board_first(proxy: Proxy, boards: list[Board]) -> None:
     full = boards[0]
     shed = full.status()["shed"]
-    body = infer_body(0.0, 3.0) + b" " * 300_000  # as a picture: more than a socket holds, and refused before it is read
+    body = infer_body(0.0, 3.0) + b" " * 300_000  # as an image: more than a socket holds, and rejected before it is read
     with held(full):
         for _ in range(MAX_PICKS):
             assert ask(proxy.port, "POST", INFER, body).status == 200

@@ -40,7 +40,7 @@ class Models:
 
 
 def network(channels: int, layers: int = 1, side: int | str = SIDE, seed: int = 5) -> onnx.ModelProto:
-    """Convolutions with ReLU on a picture."""
+    """Convolutions with ReLU on an image."""
     rng = np.random.default_rng(seed)
     nodes, constants, before, depth = [], [], "images", 3
     for index in range(layers):

@@ -1,6 +1,6 @@
 """Drives EZ RKNN Async on whatever library it loads: ``peer_client.py CASE MODEL FOLDER``. Runs in an environment that has no anynpu.
 
-FOLDER has the inputs (input0.npy ..., pictures as [1, H, W, 3]); results are saved beside them, and the test compares.
+FOLDER has the inputs (input0.npy ..., images as [1, H, W, 3]); results are saved beside them, and the test compares.
 """
 
 from __future__ import annotations

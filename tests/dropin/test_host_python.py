@@ -105,7 +105,7 @@ def test_names_of_the_program_are_left_alone(models: Models) -> None:
 def test_python_may_end_with_calls_in_flight(models: Models) -> None:
     """Daemon threads are in the middle of calls; without a gate the interpreter aborts the process.
 
-    Calls that are refused at the end must not raise in the threads: what they print then can abort an interpreter by itself.
+    Calls that are rejected at the end must not raise in the threads: what they print then can abort an interpreter on its own.
     """
     code = """
     library = ctypes.CDLL(path)

@@ -23,7 +23,7 @@ def test_misuse(models: Models, tmp_path: Path, steps: int, flags: list[str]) ->
     for field in fields(models):
         shutil.copy(getattr(models, field.name), tmp_path)
     program = build("misuse.c", tmp_path / "misuse", *flags)
-    # the first rknn_init that fails says why, unless the log is off
+    # the first rknn_init that fails states why, unless the log is off
     environment = clean_environment(ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="halt_on_error=1", RKNN_LOG_LEVEL="-1")
     done = run([program, tmp_path, str(steps), "7"], environment, timeout=1200)
     assert done.stderr == ""

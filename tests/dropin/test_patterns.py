@@ -62,7 +62,7 @@ def test_a_picture_on_the_small_runtime_is_bytes(patterns: dict[str, Path], mode
     expected = np.concatenate(list(raw), axis=-1)[..., :20]
     codes = np.fromfile(tmp_path / "codes", np.int8).reshape(32, 32, 20)
     np.testing.assert_array_equal(codes, expected)
-    assert len(np.unique(codes)) > 20, "it sees its picture"
+    assert len(np.unique(codes)) > 20, "it sees its image"
 
 
 def test_an_image_in_the_heap_of_the_small_chips(patterns: dict[str, Path], models: Models, tmp_path: Path) -> None:

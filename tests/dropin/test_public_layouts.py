@@ -70,7 +70,7 @@ void awnn_run(Awnn_Context_t *);
 """
 
 PACKED = ("-Wno-unknown-warning-option", "-Wno-packed-not-aligned", "-Wno-address-of-packed-member")
-"""What compilers would say of fields whose places are given."""
+"""What compilers would state of fields whose places are given."""
 
 SCALARS = {**rknn_abi.SCALARS, **vip_abi.SCALARS, "function": "void *"}
 
@@ -82,7 +82,7 @@ def declared(name: str, kind: str) -> str:
 
 
 def struct(name: str, words: list[str], parsed: list[tuple[str, str, int]]) -> str:
-    """Every field at its offset by itself, whatever a compiler would do: members of a union, with what lies before them."""
+    """Every field at its offset on its own, whatever a compiler would do: members of a union, with what lies before them."""
     size, alignment = words[:2]
     parts = [
         f"struct __attribute__((packed)) {{ char before_{field}[{offset}]; {declared(field, kind)}; }};"

@@ -1,4 +1,4 @@
-"""librga: what its calls make of pictures, and programs in C and C++ that use them."""
+"""librga: what its calls make of images, and programs in C and C++ that use them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def process(source: Buffer, target: Buffer, usage: int = 0, srect: Rect | None =
 
 
 def linear(image: Bytes, height: int, width: int) -> Bytes:
-    """Between the centres of pixels."""
+    """Between the centers of pixels."""
 
     def axis(into: int, out: int) -> tuple[Any, Any, Any]:
         place = np.clip((np.arange(out) + 0.5) * into / out - 0.5, 0, into - 1)
@@ -140,7 +140,7 @@ def yuv(rgb: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize(("form", "first"), [(NV12, 1), (NV21, 2)])
 def test_video_there_and_back(form: int, first: int) -> None:
-    blocks = noise(3, 4, 3).repeat(2, 0).repeat(2, 1)  # colours that two by two pixels share
+    blocks = noise(3, 4, 3).repeat(2, 0).repeat(2, 1)  # colors that two by two pixels share
     video = np.zeros(6 * 8 * 3 // 2, np.uint8)
     assert rga().imcvtcolor_t(wrap(blocks, 8, 6, RGB), wrap(video, 8, 6, form), RGB, form, 0, 1) == SUCCESS
     expected = yuv(blocks.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Programs with more rights than their caller: what the caller says in the environment does not decide what they execute."""
+"""Programs with more rights than their caller: what the caller states in the environment does not decide what they execute."""
 
 from __future__ import annotations
 

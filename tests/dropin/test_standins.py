@@ -1,4 +1,4 @@
-"""Python programs under ``anynpu exec``: the vendor's packages by our classes, and a board that they recognise."""
+"""Python programs under ``anynpu exec``: the vendor's packages by our classes, and a board that they recognize."""
 
 from __future__ import annotations
 

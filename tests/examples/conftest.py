@@ -38,7 +38,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 @pytest.fixture(scope="session")
 def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A compiled model of pictures of 48 x 64."""
+    """A compiled model of images of 48 x 64."""
     rng = np.random.default_rng(3)
     weights = numpy_helper.from_array(rng.standard_normal((4, 3, 3, 3)).astype(np.float32), "weights")
     graph = helper.make_graph(

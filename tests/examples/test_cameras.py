@@ -1,4 +1,4 @@
-"""The example with many cameras: the newest picture wins, everybody gets a share, results come in order."""
+"""The example with many cameras: the newest image wins, everybody gets a share, results come in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_PIXEL = TensorSpec("first", (1, 1), DType.FLOAT32)
 
 
 class FirstPixelDevice(FakeDevice):
-    """Gives back the first value of the picture, so that a test knows which picture an answer belongs to."""
+    """Gives back the first value of the image, so that a test knows which image an answer belongs to."""
 
     def __init__(self, **behaviour: Any) -> None:
         super().__init__(2, inputs=(PICTURE,), outputs=(FIRST_PIXEL,), **behaviour)
@@ -41,7 +41,7 @@ class FirstPixelDevice(FakeDevice):
 
 
 class NumberedSource:
-    """Pictures whose values are their number, as fast as they are asked for."""
+    """Images whose values are their number, as fast as they are asked for."""
 
     def __init__(self, count: int, start: int = 0) -> None:
         self._numbers = range(start, start + count)
@@ -52,13 +52,13 @@ class NumberedSource:
 
 
 class PacedSource(NumberedSource):
-    """Takes a picture when the one before it has its answer, or has failed: none is dropped."""
+    """Takes an image when the one before it has its answer, or has failed: none is dropped."""
 
     camera: Any = None
 
     def pictures(self, stop: threading.Event) -> Iterator[Any]:
         for number, picture in enumerate(super().pictures(stop)):
-            wait_until(lambda number=number: self._done() == number, "the picture before has an answer")
+            wait_until(lambda number=number: self._done() == number, "the image before has an answer")
             yield picture
 
     def _done(self) -> int:
@@ -67,7 +67,7 @@ class PacedSource(NumberedSource):
 
 
 class EndlessSource:
-    """Pictures faster than any model answers, until the test is done."""
+    """Images faster than any model answers, until the test is done."""
 
     def __init__(self, done: threading.Event) -> None:
         self._done = done
@@ -93,7 +93,7 @@ def cameras(load: Load) -> ModuleType:
 def test_the_newest_picture_wins(load: Load) -> None:
     camera = load("cameras", "camera").Camera("door", NumberedSource(10))
     camera.start()
-    wait_until(lambda: camera.figures().taken == 10, "all pictures are taken")
+    wait_until(lambda: camera.figures().taken == 10, "all images are taken")
     camera.stop()
     assert [frame.number for frame in camera.frames()] == [9]
     assert (camera.figures().taken, camera.figures().dropped) == (10, 9)
@@ -114,12 +114,12 @@ def test_a_source_that_fails_ends_its_camera_only(load: Load) -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_cameras_share_a_device_that_is_too_slow(cameras: ModuleType, depth: int) -> None:
-    """Six cameras want two cores at the same time: drops, but equal shares, order, and the right answer for each picture."""
+    """Six cameras want two cores at the same time: drops, but equal shares, order, and the right answer for each image."""
     turns, done, lock = threading.Semaphore(0), threading.Event(), threading.Lock()
     found: dict[str, list[int]] = defaultdict(list)
 
     def run_time(lane: Any) -> float:
-        """A run ends when the test says so."""
+        """A run ends when the test reports it."""
         assert turns.acquire(timeout=PATIENCE)
         return 0.0
 
@@ -138,14 +138,14 @@ def test_cameras_share_a_device_that_is_too_slow(cameras: ModuleType, depth: int
         watching = threading.Thread(target=cameras.watch, args=(session, group, PATIENCE, depth, handle, False))
         watching.start()
         for turn in range(6 * depth * 2):
-            # every camera has as many pictures in flight as it may before the next one is answered
+            # every camera has as many images in flight as it may before the next one is answered
             wait_until(lambda: session.statistics.running + session.statistics.queued == 6 * depth, "all cameras wait")
             turns.release()
             wait_until(lambda turn=turn: answered() == turn + 1, "one is answered")
         shares = sorted(len(numbers) for numbers in found.values())
-        wait_until(lambda: all(camera.figures().dropped > 0 for camera in group), "pictures are dropped")
+        wait_until(lambda: all(camera.figures().dropped > 0 for camera in group), "images are dropped")
         done.set()
-        turns.release(1000)  # from now on nothing waits, however many pictures are taken before the sources end
+        turns.release(1000)  # from now on nothing waits, however many images are taken before the sources end
         watching.join(PATIENCE)
     assert len(shares) == 6
     assert shares[-1] - shares[0] <= 2, shares  # two cores: what each has begun counts
@@ -160,7 +160,7 @@ def test_cameras_share_a_device_that_is_too_slow(cameras: ModuleType, depth: int
 
 
 def test_an_urgent_camera_overtakes(cameras: ModuleType) -> None:
-    """Both cores are held: of the pictures that wait, that of the urgent camera runs first though it came last."""
+    """Both cores are held: of the images that wait, that of the urgent camera runs first though it came last."""
     device = FirstPixelDevice(gated=True)
     assert device.gate is not None
     workers = []
@@ -241,5 +241,5 @@ def test_the_script_runs_on_the_software_npu(picture_model: Path) -> None:
 def test_a_video_that_is_not_there_is_told(cameras: ModuleType, picture_model: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         cameras.main([str(picture_model), "--device", "sim", "--video", str(tmp_path / "missing.mp4")])
-    assert "no picture was answered" in str(ended.value.code)
+    assert "no image was answered" in str(ended.value.code)
     assert "missing.mp4 is no video that OpenCV can read" in str(ended.value.code)

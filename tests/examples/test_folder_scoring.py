@@ -1,4 +1,4 @@
-"""The example that scores a folder: every picture gets a row, with what a session gives."""
+"""The example that scores a folder: every image gets a row, with what a session gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_picture_of_a_folder_is_scored(picture_model: Path, tmp_path: Path
         cv2.imwrite(str(path), pictures[str(path)][..., ::-1])
     broken = folder / "broken.jpg"
     broken.write_bytes(b"this is no picture")
-    (folder / "notes.txt").write_text("not a picture either", encoding="utf-8")
+    (folder / "notes.txt").write_text("not an image either", encoding="utf-8")
 
     output = tmp_path / "scores.jsonl"
     script = EXAMPLES / "folder_scoring" / "score_folder.py"
@@ -51,7 +51,7 @@ def test_every_picture_of_a_folder_is_scored(picture_model: Path, tmp_path: Path
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(f"{COUNT + 1} pictures in ")
+    assert done.stdout.splitlines()[-1].startswith(f"{COUNT + 1} images in ")
 
     rows = {row["path"]: row for row in map(json.loads, output.read_text(encoding="utf-8").splitlines())}
     assert set(rows) == {*pictures, str(broken)}

@@ -166,7 +166,7 @@ def detector(detection_model: Path, endpoint: str) -> Iterator[DetectorProcess]:
 
 
 def test_frigate_finds_objects_whatever_happens(detector: DetectorProcess, endpoint: str) -> None:
-    """The process from its start to its second end: the handshake, pictures in both layouts, nonsense, kill -9, restart."""
+    """The process from its start to its second end: the handshake, images in both layouts, nonsense, kill -9, restart."""
     client = FrigateClient(endpoint, "bright.rknn")
     assert client.ready
     picture = bright_picture(16, 32)
@@ -254,7 +254,7 @@ class Serving:
 
 
 class BoxDevice(FakeDevice):
-    """Finds one object, whose class is the first value of the picture."""
+    """Finds one object, whose class is the first value of the image."""
 
     def __init__(self, **behaviour: Any) -> None:
         inputs = (TensorSpec("images", (1, 3, 4, 4), DType.UINT8),)
@@ -286,7 +286,7 @@ def test_a_late_picture_is_given_up_and_frigate_goes_on(load: Load, endpoint: st
 
 
 def test_several_detectors_of_frigate_use_several_cores(load: Load, endpoint: str) -> None:
-    """Two pictures are on the device at the same time: neither is answered before both are there."""
+    """Two images are on the device at the same time: neither is answered before both are there."""
     device = BoxDevice(gated=True)
     assert device.gate is not None
     serving = Serving(load, device, endpoint, timeout=PATIENCE)
@@ -370,7 +370,7 @@ def test_decoders_find_what_was_encoded(decode: ModuleType, kind: str) -> None:
 
 
 def test_split_heads_are_decoded(decode: ModuleType) -> None:
-    """Distances of 1.25, 2, 0.5 and 3 strides from the centre of one cell of stride 16."""
+    """Distances of 1.25, 2, 0.5 and 3 strides from the center of one cell of stride 16."""
     outputs = []
     for stride in (8, 16, 32):
         shape = (HEIGHT // stride, WIDTH // stride)

@@ -33,7 +33,7 @@ def execute(
 
 
 def detector(path: Path) -> Path:
-    """A network with an output [1, 4 + classes, n]: boxes of about 8 pixels everywhere, scores by the picture."""
+    """A network with an output [1, 4 + classes, n]: boxes of about 8 pixels everywhere, scores by the image."""
     net = Net(seed=7)
     maps = net.op("Sigmoid", net.conv(net.input("images", (1, 3, SIZE, SIZE)), 4 + CLASSES, kernel=8, strides=[8, 8]))
     scale = np.array([32.0] * 2 + [8.0] * 2 + [1.0] * CLASSES, np.float32).reshape(1, -1, 1, 1)
@@ -67,7 +67,7 @@ def test_the_plugin_says_where_it_is_no_board(load: Load, monkeypatch: pytest.Mo
 
 
 def test_a_pool_on_a_vendors_file(tmp_path: Path) -> None:
-    """The file is the vendor's; its twin is compiled from the ONNX file two folders above, once for six objects."""
+    """The file is the vendor's; its anynpu model is compiled from the ONNX file two folders above, once for six objects."""
     net = Net(seed=9)
     pooled = net.op("Flatten", net.op("GlobalAveragePool", net.op("Relu", net.conv(net.input("images", (1, 3, SIZE, SIZE)), 8))))
     net.output(net.op("Gemm", pooled, net.weights(8, 4), net.weights(4)))

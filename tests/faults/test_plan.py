@@ -1,4 +1,4 @@
-"""Plans of faults: what they may say, and that the same events meet the same faults."""
+"""Plans of faults: what they may state, and that the same events meet the same faults."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ def test_scripts_that_run_code_while_they_are_read(name: str, content: bytes, tm
 
 
 class Block:
-    """A graph of TorchScript as far as it is looked at."""
+    """A graph of TorchScript where it is looked at."""
 
     def __init__(self, *kinds: str | Block) -> None:
         self._kinds = kinds

@@ -51,7 +51,7 @@ def operators(proto: Any) -> Counter[str]:
 def convolved(
     x: Array, weights: Array, bias: Array, stride: int = 1, dilation: int = 1, *, same: bool = True, groups: int = 1
 ) -> Array:
-    """A convolution over NHWC, written out; weights are [O, KH, KW, I / groups]."""
+    """A convolution over NHWC, unrolled; weights are [O, KH, KW, I / groups]."""
     size = weights.shape[1]
     reach = (size - 1) * dilation + 1
     extents = [-(-extent // stride) if same else (extent - reach) // stride + 1 for extent in x.shape[1:3]]
@@ -148,7 +148,7 @@ def test_flattened_pictures_change_weights_not_places() -> None:
 def sole(
     kind: str, shape: Sequence[int], more: Sequence[Array] = (), options: Any = None, result: Sequence[int] | None = None
 ) -> Any:
-    """A network of one operator, whose input does not look like a picture."""
+    """A network of one operator, whose input does not look like an image."""
     file = Tflite()
     x, y = file.tensor("x", shape), file.tensor("y", result if result is not None else shape)
     constants = [file.constant(f"c{index}", value) for index, value in enumerate(more)]
@@ -283,7 +283,7 @@ def test_three_operators_of_old_converters_are_one_convolution_with_gaps() -> No
 
 
 def quantized_network() -> tuple[bytes, Array, Array]:
-    """A full-integer network (uint8 ends, weights by channel), its input, and what exact arithmetic gives."""
+    """A full-integer network (uint8 ends, weights per channel), its input, and what exact arithmetic gives."""
     file = Tflite()
     codes = RANDOM.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
     codes[:, 0, 0, 0] = 127  # the largest code is used, as a converter has it

@@ -1,4 +1,4 @@
-"""Ways in besides ONNX and TFLite: PyTorch and Keras through exporters that tests stand in for, and formats that are refused."""
+"""Ways in besides ONNX and TFLite: PyTorch and Keras through exporters that tests stand in for, and formats that are rejected."""
 
 from __future__ import annotations
 

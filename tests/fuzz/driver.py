@@ -6,7 +6,7 @@ strides, dilations, pads and kernels; ``commands`` runs mutated command streams 
 another ended (``--first``).
 
 A fuzzer works in a process of its own. If that ends otherwise than it should, its last input is written into the folder of findings with
-what the process said, and the next process goes on behind it. A finding that was mended belongs into ``tests/fuzz/corpus``, which
+what the process said, and the next process goes on behind it. A finding that was fixed belongs into ``tests/fuzz/corpus``, which
 ``make test`` replays.
 """
 
@@ -46,7 +46,7 @@ class Outcome:
     :ivar done: inputs tried
     :ivar results: how they ended, and how often
     :ivar findings: files with what must not happen
-    :ivar slowest: most processor time of one input, in seconds
+    :ivar slowest: most CPU time of one input, in seconds
     :ivar peak: most memory of a process, in bytes
     """
 

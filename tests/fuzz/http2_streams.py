@@ -24,7 +24,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass
 class Frame:
-    """One frame; *length* is what its head says, if that is not the truth."""
+    """One frame; *length* is what its head states, if that is not the truth."""
 
     kind: int
     flags: int

@@ -3,10 +3,10 @@
 Run as ``python -m fuzz.modelfiles WHAT SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit
 in SECONDS, of the files in SEEDS. WHAT is ``modelfiles``, ``geometries`` for mutants with extreme strides, dilations, pads or
 kernels, or ``commands`` for command streams, which need no seeds. Each is written into ``STATE/current`` before it is tried, and its
-number into ``STATE/number``; ``STATE/progress`` says what was done. MODULE is an extension module to use in the place of the installed
+number into ``STATE/number``; ``STATE/progress`` states what was done. MODULE is an extension module to use in the place of the installed
 one: the one with sanitizers.
 
-A mutant is refused with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
+A mutant is rejected with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
 executes float operators. Everything else ends the process: another exception, a sanitizer's report, a signal, more than 5 s of processor
 time for one mutant (SIGPROF), more than 1 GB of memory.
 """
@@ -131,7 +131,7 @@ def main(what: str, seeds: str, state: str, first: str, count: str, seconds: str
 
 
 def peak_memory() -> int:
-    """The most bytes that this program has had in memory; the figure of getrusage may be that of the program that started it."""
+    """The most bytes that this program has had in memory; the number of getrusage may be that of the program that started it."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 

@@ -292,7 +292,7 @@ def reshape(sample: Sample, dice: random.Random) -> None:
 
 
 def replan(sample: Sample, dice: random.Random) -> None:
-    """Every tensor has room of its own again, however large it is."""
+    """Every tensor has space of its own again, however large it is."""
     for program in sample.document["model"]["programs"]:
         place = 0
         for name in program["memory"].get("offsets", {}):

@@ -38,7 +38,7 @@ def _compiled(proto: Any, chip: str, dtype: str, path: Path) -> Path:
 
 
 def _attention() -> Any:
-    """Normalisation, attention and a gate: what transformers are made of."""
+    """Normalization, attention and a gate: what transformers are made of."""
     net = Net(17, seed=1)
     x = net.input("x", (1, 6, 16))
     normal = net.op("LayerNormalization", x, net.weights(16), net.weights(16), axis=-1)
@@ -62,7 +62,7 @@ def _signal() -> Any:
 
 
 def _pictures() -> Any:
-    """A float head on a picture: normalisation over space, cubic interpolation, a wide softmax."""
+    """A float head on an image: normalization over space, cubic interpolation, a wide softmax."""
     net = Net(seed=3)
     x = net.input("x", (1, 3, 8, 8))
     features = net.conv(x, 6, 3, cin=3, pads=[1] * 4)

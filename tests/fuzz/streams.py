@@ -1,11 +1,11 @@
 """Sends mutated byte streams to a running server: the part that runs in a process of its own, which a driver watches.
 
 Run as ``python -m fuzz.streams http|grpc STATE FIRST COUNT SECONDS``. The server is in this process, with a device that needs no NPU. Each
-stream is written into ``STATE/current`` before it is sent, and its number into ``STATE/number``; ``STATE/progress`` says what was done.
+stream is written into ``STATE/current`` before it is sent, and its number into ``STATE/number``; ``STATE/progress`` states what was done.
 
 Whatever comes, the server answers in its protocol or closes the connection; then it holds nothing, and answers right requests as before.
 What ends the process is a finding: an answer of the class 500 (but 503 and 504), an error in the log, a connection that stays, more than
-5 s of processor time for one stream (SIGPROF), memory beyond :data:`MEMORY`.
+5 s of CPU time for one stream (SIGPROF), memory beyond :data:`MEMORY`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PING_ANSWER = Frame(6, 1, 0, PING_MARK).written()
 
 
 class _Errors(logging.Handler):
-    """Collects what a server says about errors of its own."""
+    """Collects what a server states about errors of its own."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -75,7 +75,7 @@ class Harness:
             logging.getLogger(name).removeHandler(self._errors)
 
     def send(self, what: str, data: bytes) -> str:
-        """Send one stream, and say how it ended; raises AssertionError for what must not happen."""
+        """Send one stream, and state how it ended; raises AssertionError for what must not happen."""
         found = self._http(data) if what == "http" else self._grpc(data)
         assert not self._errors.records, "\n".join(self._errors.records)
         return found

@@ -17,7 +17,7 @@ from .networks import NETWORKS, Network
 
 @dataclass(frozen=True)
 class Compiled:
-    """A network, its ONNX file, and its int8 program for rk3588, calibrated with some pictures."""
+    """A network, its ONNX file, and its int8 program for rk3588, calibrated with some images."""
 
     network: Network
     path: Path

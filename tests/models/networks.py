@@ -29,9 +29,9 @@ _CENTRED = (127.5, 127.5, 127.5)
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network and its pictures.
+    """A trained network and its images.
 
-    :ivar picture: an RGB picture of the right size from a seed
+    :ivar picture: an RGB image of the right size from a seed
     """
 
     name: str
@@ -56,13 +56,13 @@ class Network:
         )
 
     def normalized(self, image: Image) -> Floats:
-        """What the float32 model takes for a picture."""
+        """What the float32 model takes for an image."""
         values = (image.astype(np.float32) - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
 
 
 def scattered_page(seed: int) -> Image:
-    """Random strings of several sizes and colours all over noisy paper: less orderly than a printed page."""
+    """Random strings of several sizes and colors all over noisy paper: less orderly than a printed page."""
     rng = np.random.default_rng((0x5CA7, seed))
     image = np.full((480, 480, 3), rng.integers(200, 256, 3), np.uint8)
     letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -116,13 +116,13 @@ def float_session(path: Path) -> Any:
 
 
 def run_float(path: Path, network: Network, image: Image) -> Floats:
-    """The only output of the float32 model for a picture."""
+    """The only output of the float32 model for an image."""
     (output,) = float_session(path).run(None, {INPUT: network.normalized(image)})
     result: Floats = output
     return result
 
 
 def run_on_device(model: anynpu.Model, images: Sequence[Image]) -> list[Floats]:
-    """The only output of a compiled model for each picture."""
+    """The only output of a compiled model for each image."""
     with anynpu.Device(model.chip) as device, device.load(model) as loaded, loaded.context() as context:
         return [context.run({INPUT: image[None]}, layout="nhwc")[0] for image in images]

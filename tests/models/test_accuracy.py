@@ -1,4 +1,4 @@
-"""The int8 networks beside their float32 originals, on pictures that calibration has not seen."""
+"""The int8 networks beside their float32 originals, on images that calibration has not seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Compile = Callable[[str], Compiled]
 
 
 def classes(network: Compiled, images: list[Image]) -> tuple[list[int], list[int]]:
-    """What the float32 network and the int8 network make of each picture."""
+    """What the float32 network and the int8 network make of each image."""
     expected = [int(run_float(network.path, network.network, image).argmax()) for image in images]
     return expected, [int(output.argmax()) for output in run_on_device(network.model, images)]
 
@@ -40,7 +40,7 @@ def test_detection_on_printed_pages(compiled: Compile) -> None:
 
 
 def grey_page(seed: int) -> Image:
-    """A page on which the float32 network itself is unstable: half a grey level of noise takes it to a cosine of 0.87."""
+    """A page on which the float32 network itself is unstable: half a gray level of noise takes it to a cosine of 0.87."""
     return page(seed, grain=Grain.GREY)
 
 
@@ -59,11 +59,11 @@ def test_detection_on_other_pages(paths: dict[str, Path], picture: Callable[[int
 def test_classification_of_lines(classification: Compiled) -> None:
     expected, found = classes(classification, classification.network.pictures(40, HELD_OUT))
     assert agreements(expected, found) >= 38
-    assert expected.count(0) == expected.count(1) == 20  # the float32 model tells upright from upside down
+    assert expected.count(0) == expected.count(1) == 20  # the float32 model reports upright from upside down
 
 
 def test_classification_keeps_its_margin(classification: Compiled) -> None:
-    """Two classes: a cosine would say nothing."""
+    """Two classes: a cosine would state nothing."""
     made = classification
     images = made.network.pictures(20, HELD_OUT)
     kept = [

@@ -48,14 +48,14 @@ SPARED = [(chip, ("recognition", "detection")[number % 2]) for number, chip in e
 @pytest.mark.parametrize(("chip", "name"), compiled_on_each(ONE_OF_EACH_GENERATION, SPARED))
 def test_a_network_compiles_to_int8_and_runs(paths: dict[str, Path], chip: str, name: str) -> None:
     network = NETWORKS[name]
-    # one scale for all weights of a layer, as uint8 has it on a VIP, is not enough for the recogniser
+    # one scale for all weights of a layer, as uint8 has it on a VIP, is not enough for the recognizer
     dtype = "int8" if chips.get(chip).family == "vip" and name == "recognition" else "w8a8"
     model = network.compile(paths[name], chip, dtype, samples=network.pictures(4))
     image = network.picture(HELD_OUT)
     (output,) = run_on_device(model, [image])
     expected = run_float(paths[name], network, image)
     assert output.shape == expected.shape
-    # four pictures say little about ranges: accuracy is measured elsewhere, this only tells a result from noise
+    # four images state little about ranges: accuracy is measured elsewhere, this only reports a result from noise
     assert cosine(expected, output) > 0.9
 
 

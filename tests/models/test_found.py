@@ -1,4 +1,4 @@
-"""A model that is not installed is a failure that says what to do."""
+"""A model that is not installed is a failure that states what to do."""
 
 from __future__ import annotations
 

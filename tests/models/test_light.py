@@ -58,7 +58,7 @@ def test_an_architecture_as_it_is(real_models: RealModels, name: str, dtype: str
         return
     expected = run_float(path, input_name, samples[0])
     assert output.shape == expected.shape
-    # all weights are equal, and so are all answers: float16 holds each to a thousandth, int8 in a code of its own
+    # all weights are equal, and so are all answers: float16 holds each to a thousandth, int8 in a quantized value of its own
     np.testing.assert_allclose(output, expected, rtol=1e-3)
 
 

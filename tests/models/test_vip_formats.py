@@ -28,7 +28,7 @@ CLEAR = 0.5
 
 
 def worn(network: Network, seed: int) -> Image:
-    """A picture with little contrast and much noise, which brings the float32 model near its limits."""
+    """An image with little contrast and much noise, which brings the float32 model near its limits."""
     rng = np.random.default_rng((0xFA, seed))
     image = network.picture(HELD_OUT + seed).astype(np.float64)
     image = (image - image.mean()) * rng.uniform(0.25, 1.0) + rng.uniform(60.0, 200.0)
@@ -44,7 +44,7 @@ def pictures(name: str) -> tuple[Image, ...]:
 
 @cache
 def expected(name: str, path: Path) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Class of each picture in float32, and whether it is clear."""
+    """Class of each image in float32, and whether it is clear."""
     outputs = np.stack([run_float(path, NETWORKS[name], image).ravel() for image in pictures(name)])
     ranked = np.sort(outputs, axis=1)
     return outputs.argmax(axis=1), ranked[:, -1] - ranked[:, -2] > CLEAR
@@ -81,7 +81,7 @@ def test_the_class_is_that_of_float32(paths: dict[str, Path], tmp_path: Path, ch
     found = run_on_device(model, pictures(name))
     classes, clear = expected(name, paths[name])
     assert clear.sum() >= 30
-    assert len(set(classes[clear])) == len(found[0].ravel())  # the pictures are of every class
+    assert len(set(classes[clear])) == len(found[0].ravel())  # the images are of every class
     agree = np.array([output.argmax() for output in found]) == classes
     assert agree[clear].mean() >= 0.95
     again = run_on_device(anynpu.load(path), pictures(name)[:2])

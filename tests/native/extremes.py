@@ -1,4 +1,4 @@
-"""Cases at the limits: codes on their rails, sums that just fit, zero points that no byte holds, values far beyond the range."""
+"""Cases at the limits: codes on their saturation, sums that just fit, zero points that no byte holds, values far beyond the range."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def extreme_cases() -> Iterator[tuple[str, Case]]:
         for seed in range(SEEDS):
             made = large_case(operator, seed)
             rng = np.random.default_rng([seed, *b"extremes"])
-            yield f"rails {operator} {seed}", _on_rails(made, rng)
+            yield f"saturation {operator} {seed}", _on_rails(made, rng)
             if isinstance(made.op, Conv | ConvTranspose | Dense | MatMul | Binary | Pool) and made.op.epilogue is not None:
                 yield f"far output zero {operator} {seed}", _with_epilogue(made, _far_zero(made.op.epilogue, rng))
                 yield f"beyond the range {operator} {seed}", _beyond_the_range(made, rng)
@@ -81,7 +81,7 @@ def _with_epilogue(made: Case, epilogue: Finish) -> Case:
 
 
 def _far_zero(epilogue: Finish, rng: Rng) -> Finish:
-    """With a zero point for which the values would have to lie elsewhere: most codes are on the rails, some are not."""
+    """With a zero point for which the values would have to lie elsewhere: most quantized values are on the saturation, some are not."""
     return replace(epilogue, zero_point=(epilogue.zero_point + rng.choice(FAR_ZEROS)).astype(np.int32))
 
 

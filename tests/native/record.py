@@ -125,7 +125,7 @@ def _forms(layer: NativeLayer, blocks: _Blocks) -> bytes:
 class _Blocks:
     """Memory that descriptors refer to, with the pointers in it.
 
-    :param alive: what keeps that memory: a pointer in a descriptor does not say how much there is
+    :param alive: what keeps that memory: a pointer in a descriptor does not state how much there is
     """
 
     def __init__(self, alive: Sequence[Any]) -> None:

@@ -3,7 +3,7 @@
  * record.py writes the file. All numbers are little-endian and have 32 bits; a text or run of bytes is its size and then itself.
  *
  *   "ANYNPU-REPLAY-1"
- *   number of layer kinds; for each the size of its descriptor, so that a program with another layout of structs refuses the file
+ *   number of layer kinds; for each the size of its descriptor, so that a program with another layout of structs rejects the file
  *   number of cases; for each
  *     name
  *     number of blocks, which are descriptors and arrays; for each
@@ -27,7 +27,7 @@
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1 /* as gcc says it */
+#define __SANITIZE_ADDRESS__ 1 /* as gcc states it */
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__)
@@ -86,7 +86,7 @@ static void *allocate(size_t size)
 
 enum { GUARD_BYTE = 0xA5 };
 
-/* GUARD bytes, size bytes, room that may be read, GUARD bytes. */
+/* GUARD bytes, size bytes, space that may be read, GUARD bytes. */
 struct guarded {
     uint8_t *start;
     size_t size, room;
@@ -350,7 +350,7 @@ static void run_layers(struct run *run, const struct anynpu_layer *layers, void 
         report(run, "bytes around the scratch memory were overwritten");
 }
 
-/* With what lies after the tensors as around says: a kernel must not use it. */
+/* With what lies after the tensors as around states: a kernel must not use it. */
 static void run_chosen(struct run *run, const struct anynpu_layer *layers, int around)
 {
     const size_t count = run->made->tensor_count;

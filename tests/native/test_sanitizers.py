@@ -17,10 +17,10 @@ from .building import Programs, build_programs
 from .record import write_cases
 from .replaying import replay
 
-pytestmark = pytest.mark.full  # it compiles all kernels anew
+pytestmark = pytest.mark.full  # it compiles all kernels again
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-# optimised fully, the kernels with their checks take minutes to compile
+# optimized fully, the kernels with their checks take minutes to compile
 FLAGS = (*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer")
 # some sandboxes forbid what the search for leaks needs, and nothing here allocates
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}

@@ -1,4 +1,4 @@
-"""The pool of threads by itself, under ThreadSanitizer and AddressSanitizer."""
+"""The pool of threads on its own, under ThreadSanitizer and AddressSanitizer."""
 
 from __future__ import annotations
 

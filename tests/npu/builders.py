@@ -44,13 +44,13 @@ def plan(specs: Sequence[TensorSpec]) -> MemoryPlan:
 
 
 def epilogue(channels: int) -> Epilogue:
-    """Keeps the codes of a chain away from their limits, which would hide errors."""
+    """Keeps the quantized values of a chain away from their limits, which would hide errors."""
     multiplier = 40 / (5476 * channels**0.5)
     return Epilogue(np.full(channels, multiplier, np.float32), np.zeros(channels, np.int32))
 
 
 def dense_chain(layers: int = 3, width: int = 8, seed: int = 0) -> Model:
-    """x -> t0 -> t1 ... -> y: int8 rows of *width* through *layers* fully connected layers; the quantisation is SCALE, zero point 0."""
+    """x -> t0 -> t1 ... -> y: int8 rows of *width* through *layers* fully connected layers; the quantization is SCALE, zero point 0."""
     random = np.random.default_rng(seed)
     names = ["x", *(f"t{index}" for index in range(layers - 1)), "y"]
     quantization = Affine.per_tensor(SCALE, 0)
@@ -69,7 +69,7 @@ def dense_chain(layers: int = 3, width: int = 8, seed: int = 0) -> Model:
 
 
 def dense_values(model: Model, codes: Array) -> dict[str, Array]:
-    """The codes of every tensor of a chain, computed in the plainest way."""
+    """The quantized values of every tensor of a chain, computed in the plainest way."""
     values = {"x": codes}
     for layer in model.programs[0].layers:
         op = layer.op

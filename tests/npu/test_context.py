@@ -99,7 +99,7 @@ def test_wrong_inputs(device: Device) -> None:
     with pytest.raises(TensorNameError, match="no output 'images'"):
         context.read("images")
     (result,) = context.run([np.full((1, 3, 4, 6), 7, np.uint8)])
-    assert set(result.ravel()) == {7.0}, "a refused run leaves the context usable"
+    assert set(result.ravel()) == {7.0}, "a rejected run leaves the context usable"
 
 
 def test_writing_executing_and_reading_by_hand(device: Device) -> None:

@@ -24,7 +24,7 @@ SHIFT = np.array([[0.5, -1.0, 2.0, 0.0]], np.float32)
 
 
 def custom_model(width: int = 4, *, tail: bool = True) -> Model:
-    """x (int8) -> dequantised -> Affine(gain, shift) -> y, sign; with *tail* y is quantised too, to the output z."""
+    """x (int8) -> dequantized -> Affine(gain, shift) -> y, sign; with *tail* y is quantized too, to the output z."""
     quantization = Affine.per_tensor(0.25, 3)
     tensors = {
         "x": TensorSpec("x", (1, width), DType.INT8, Layout.PLAIN, quantization),

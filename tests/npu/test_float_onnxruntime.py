@@ -1,4 +1,4 @@
-"""Stretches of float layers in onnxruntime."""
+"""Segments of float layers in onnxruntime."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_goes_wrong_inside_is_a_device_error(capfd: pytest.CaptureFixture[s
 
 
 def test_what_onnxruntime_does_not_load_is_a_model_error() -> None:
-    """Rules of reading do not tell everything, such as what a grid of numbers of another type means."""
+    """Rules of reading do not report everything, such as what a grid of numbers of another type means."""
     op = Float((FloatOp("BitShift", ("x", "x"), ("y",), {"direction": "LEFT"}),))
     tensors = {name: TensorSpec(name, (4,), DType.FLOAT32) for name in "xy"}
     with pytest.raises(ModelFormatError) as caught:
@@ -138,7 +138,7 @@ def test_what_onnxruntime_does_not_load_is_a_model_error() -> None:
 
 
 def test_results_of_another_shape_than_declared_end_in_an_error() -> None:
-    """What a rule cannot tell from the file is told apart by onnxruntime."""
+    """What a rule cannot report from the file is distinguished by onnxruntime."""
     op = Float((FloatOp("Slice", ("x", "starts", "ends"), ("y",)),), {"ends": immediate([9])})
     tensors = {
         "x": TensorSpec("x", (9, 2), DType.FLOAT32),

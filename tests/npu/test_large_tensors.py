@@ -1,4 +1,4 @@
-"""Small files that ask for gigabytes between two operators: refused before anything runs, wherever float graphs run."""
+"""Small files that ask for gigabytes between two operators: rejected before anything runs, wherever float graphs run."""
 
 from __future__ import annotations
 

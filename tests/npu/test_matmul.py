@@ -1,4 +1,4 @@
-"""Matmul: every type and instruction set compared with sums written out in numpy."""
+"""Matmul: every type and instruction set compared with sums unrolled in numpy."""
 
 from __future__ import annotations
 

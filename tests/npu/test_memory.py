@@ -271,7 +271,7 @@ def test_a_kernel_may_read_past_a_buffer_of_ours_without_a_copy(size: int) -> No
         assert buffer.size == size
         assert has_room(buffer.array())
     page = mmap.mmap(-1, mmap.PAGESIZE)
-    assert not has_room(np.frombuffer(memoryview(page), np.uint8)), "after memory of somebody else nothing is sure"
+    assert not has_room(np.frombuffer(memoryview(page), np.uint8)), "after memory of another owner nothing is sure"
 
 
 def test_every_closing_is_noticed_by_who_remembers_the_last_one() -> None:

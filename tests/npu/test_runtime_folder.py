@@ -30,7 +30,7 @@ def test_it_is_private(place: Path) -> None:
 
 
 def test_a_link_is_refused(place: Path, tmp_path: Path) -> None:
-    """A folder of this user behind the link makes it no better: somebody else chose it."""
+    """A folder of this user behind the link makes it no better: another owner chose it."""
     (tmp_path / "precious").mkdir(0o700)
     place.symlink_to(tmp_path / "precious")
     with pytest.raises(DeviceUnavailable, match="is not a folder"):

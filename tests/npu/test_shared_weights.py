@@ -143,7 +143,7 @@ def test_onnxruntime_packs_no_more_than_there_is_room_for(monkeypatch: pytest.Mo
     ids=["constants", "float", "onnxruntime", "sessions"],
 )
 def test_what_cannot_be_shared_is_bounded(model: Model, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small file that would take much memory is refused before it is taken, with a message."""
+    """A small file that would take much memory is rejected before it is taken, with a message."""
     monkeypatch.setattr(preparation, "ROOM", 1 << 10)
     monkeypatch.setattr(preparation, "GROWTH", 1)
     with Device(model.chip, engine=engine) as device:

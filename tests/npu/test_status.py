@@ -1,4 +1,4 @@
-"""What devices tell about themselves."""
+"""What devices report about themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four small networks of the kinds that ordinary scripts run: a classifier, a detector, a text recogniser, sentence embeddings."""
+"""Four small networks of the kinds that ordinary scripts run: a classifier, a detector, a text recognizer, sentence embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public name of onnxruntime is here, or docs/session.md says why it is not; and what the names do."""
+"""Every public name of onnxruntime is here, or docs/session.md states why it is not; and what the names do."""
 
 from __future__ import annotations
 

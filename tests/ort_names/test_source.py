@@ -1,4 +1,4 @@
-"""ONNX files where compiled models are asked for: settings, the cache, open shapes."""
+"""ONNX files where compiled models are asked for: settings, the cache, dynamic shapes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_float16() -> ort.SessionOptions:
 
 
 def test_it_must_be_said_how_to_compile(models: Path) -> None:
-    with pytest.raises(errors.SessionModelError, match="nothing says how to compile it") as caught:
+    with pytest.raises(errors.SessionModelError, match="no compile options are given") as caught:
         ort.InferenceSession(models / "classifier.onnx")
     assert "--float16" in caught.value.hint
 

@@ -1,4 +1,4 @@
-"""A network whose answers can be worked out by hand: it names the channel of a picture that is brightest."""
+"""A network whose answers can be worked out by hand: it names the channel of an image that is brightest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def brightest_channel(path: Path, *, open_size: bool = False) -> Path:
 
 
 def colour_picture(path: Path, name: str) -> Path:
-    """Write a picture whose channel *name* is the brightest."""
+    """Write an image whose channel *name* is the brightest."""
     colour = [40, 40, 40]
     colour[NAMES.index(name)] = 220
     picture = np.empty((24, 32, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""The calls of the playground, with a process that does as told in the place of the one that compiles."""
+"""The calls of the playground, with a process that does as reported in the place of the one that compiles."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ print(json.dumps({"state": "failed", "error": text + " cannot be read", "hint": 
     names = [drop(server, kind, b"bytes") for kind in ("model", "picture")]
     _, job = ask(server, "POST", "/jobs", {"model": names[0], "pictures": names[1:]})
     found = ended(server, job["job"])
-    assert found["error"] == "the picture, the model cannot be read"
-    assert found["hint"] == "look at the picture, the model"
+    assert found["error"] == "the image, the model cannot be read"
+    assert found["hint"] == "look at the image, the model"
 
 
 @pytest.mark.parametrize(

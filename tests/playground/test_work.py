@@ -36,7 +36,7 @@ def test_both_sides_of_a_dropped_model(tmp_path: Path) -> None:
     assert result["memory"]["all"] > 0
     assert {layer["name"] for layer in result["layers"]} >= {"mix", "pool"}
     assert any("1 image" in note and "far too little" in note for note in result["notes"])
-    assert "--target rk3566 --dataset PICTURES/ --std 255,255,255" in result["command"]
+    assert "--target rk3566 --dataset IMAGES/ --std 255,255,255" in result["command"]
     for name in ("float", "compiled"):
         shown = cv2.imread(str(tmp_path / result["sides"][name]["picture"]))
         assert shown is not None
@@ -100,7 +100,7 @@ def test_an_open_size_is_given_by_the_request(tmp_path: Path) -> None:
 def test_what_is_no_picture_or_no_model_is_said(tmp_path: Path) -> None:
     model, noise = brightest_channel(tmp_path / "net.onnx"), tmp_path / "noise"
     noise.write_bytes(b"no picture")
-    with pytest.raises(ImageError, match="not a picture"):
+    with pytest.raises(ImageError, match="not an image"):
         job(tmp_path, JobRequest(model="m", pictures=("a",)), model, noise)
     (tmp_path / "noise.onnx").write_bytes(b"no model")
     with pytest.raises(AnynpuError):

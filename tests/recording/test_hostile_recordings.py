@@ -1,4 +1,4 @@
-"""Recordings of strangers: what does not fit together is refused before a library sees a pointer and a size that it would believe."""
+"""Recordings of strangers: what does not fit together is rejected before a library sees a pointer and a size that it would believe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(name: str, *arguments: Any, **more: Any) -> dict[str, Any]:
 
 
 HOSTILE = {
-    "an input that is shorter than it says": call("rknn_inputs_set", "NULL", 1, [[0, 1 << 30, 0, 0, 0, hash_of(SHORT)]]),
+    "an input that is shorter than it states": call("rknn_inputs_set", "NULL", 1, [[0, 1 << 30, 0, 0, 0, hash_of(SHORT)]]),
     "more inputs than there are": call("rknn_inputs_set", "NULL", 9, [[0, 4, 0, 0, 0, hash_of(SHORT)]]),
     "an input without all of its fields": call("rknn_inputs_set", "NULL", 1, [[0, 4]]),
     "more outputs than there are": call("rknn_outputs_get", "NULL", 9, [[0, 1, 0, 8]], None),
@@ -52,7 +52,7 @@ HOSTILE = {
     "an answer that takes all memory": call("rknn_query", "NULL", 1, [1 << 60, 0], 1 << 60),
     "a struct and a half": call("rknn_set_input_shape", "NULL", hash_of(LONG)),
     "half a struct": call("rknn_set_input_shape", "NULL", hash_of(SHORT)),
-    "fewer structs than the call says": call("rknn_set_input_shapes", "NULL", 7, hash_of(LONG)),
+    "fewer structs than the call states": call("rknn_set_input_shapes", "NULL", 7, hash_of(LONG)),
     "a path with a size": call("rknn_init", "new", {"path": "/dev/null"}, 1 << 20, 0, "NULL"),
     "a path with a null byte, and no text": call("rknn_init", "new", {"path": 5}, 0, 0, "NULL"),
     "memory of a negative size": call("rknn_create_mem_from_fd", "NULL", 0, None, -5, 0),
@@ -60,15 +60,15 @@ HOSTILE = {
     "a number that is a list": call("rknn_create_mem", "NULL", [1]),
     "a number of 100 bits": call("rknn_create_mem", "NULL", 1 << 100),
     "a name that is a list": call("rknn_run", ["context1"], "NULL"),
-    "a matrix that is smaller than it says": call(
+    "a matrix that is smaller than it states": call(
         "rknn_B_normal_layout_to_native_layout", hash_of(SHORT), 4, 64, 32, hash_of(INFO)
     ),
     "a matrix of half an information": call("rknn_B_normal_layout_to_native_layout", hash_of(SHORT), 4, 64, 32, hash_of(SHORT)),
-    "fewer parameters than the call says": call(
+    "fewer parameters than the call states": call(
         "rknn_matmul_set_quant_params", "NULL", ["B", [1 << 20, 0], hash_of(SHORT), "NULL"]
     ),
     "parameters without a name": call("rknn_matmul_set_quant_params", "NULL", [5, [1, 0], hash_of(SHORT), "NULL"]),
-    "fewer shapes than the call says": call(
+    "fewer shapes than the call states": call(
         "rknn_matmul_create_dynamic_shape", "new", hash_of(INFO), 9, hash_of(SHORT), hash_of(SHORT)
     ),
     "too few arguments": call("rknn_run", "NULL"),

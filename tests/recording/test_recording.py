@@ -62,7 +62,7 @@ def record(path: Path, *command: str | Path) -> Trace:
 
 
 def changed(model: Path, path: Path) -> Path:
-    """The model with one byte of its weights changed, and its checksum mended."""
+    """The model with one byte of its weights changed, and its checksum fixed."""
     whole = modelfile.read(model)
     layer = next(layer for layer in whole.programs[0].layers if hasattr(layer.op, "weights"))
     weights: Any = layer.op.weights

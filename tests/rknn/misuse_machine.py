@@ -1,9 +1,9 @@
 """A caller that does everything it should and much that it should not, and knows what each call must answer.
 
 :class:`Machine` keeps its own account of the library's state: contexts, memory, what is bound to what. Each family of calls draws what to
-do from a generator of random numbers, works out which codes are right, calls, and compares. Where only one thing is wrong the code is
-known exactly; where several are, any of theirs will do. What cannot be told beforehand (attributes of random bytes) may be answered with
-any documented code, and is followed.
+do from a generator of random numbers, works out which quantized values are right, calls, and compares. Where only one thing is
+wrong the code is known exactly; where several are, any of theirs will do. What cannot be determined beforehand (attributes of
+random bytes) may be answered with any documented code, and is followed.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class MemoryCalls:
         self.stale_memories = [*self.stale_memories[-12:], memory.address]
 
     def sync(self: Machine, random: Random) -> None:
-        """Synchronise memory."""
+        """Synchronize memory."""
         handle, context = self._context(random)
         pointer, memory = self._memory(random)
         mode = random.choice((1, 2, 3, 3, 4, -1, 2**31 - 1))

@@ -1,4 +1,4 @@
-"""Families of calls besides those of models: matrix products, custom operators, handles of the wrong kind."""
+"""Families of calls besides those of models: matmuls, custom operators, handles of the wrong kind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fail(_: Any, inputs: Any, n_inputs: int, outputs: Any, n_outputs: int) -> i
 
 @dataclass(eq=False)
 class Product:
-    """A context of a matrix product as the caller knows it."""
+    """A context of a matmul as the caller knows it."""
 
     handle: int
     sizes: list[tuple[int, int, int]]  # of A, B and C, for each shape

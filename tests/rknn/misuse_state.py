@@ -113,7 +113,7 @@ class Context:
         return set() if self.has_weights and self.internal else {MALLOC}
 
     def run_problems(self) -> set[int]:
-        """Why a run is refused: what is found first."""
+        """Why a run is rejected: what is found first."""
         problems = self.engine_problems()
         if problems:
             return problems

@@ -42,7 +42,7 @@ class Sample:
 
 
 def picture_network(channels: int = 8) -> Any:
-    """A picture through two convolutions; the outputs are a picture and a vector."""
+    """An image through two convolutions; the outputs are an image and a vector."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(3)
@@ -142,7 +142,7 @@ def init(library: SoftwareLibrary, name: str, flags: int = 0) -> int:
 
 
 def image(seed: int = 0, shape: tuple[int, ...] = (1, 8, 8, 3)) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A picture of noise."""
+    """An image of noise."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 

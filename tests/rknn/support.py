@@ -34,7 +34,7 @@ MEAN, STD = (100.0, 110.0, 120.0), (60.0, 50.0, 55.0)
 
 @functools.cache
 def picture_model(chip: str = "rk3588", dtype: str = "w8a8", batch: int = 1, seed: int = 0) -> Model:
-    """A picture of 3 x 6 x 20, whose rows every chip pads; gives feature maps of 20 channels and 10 scores."""
+    """An image of 3 x 6 x 20, whose rows every chip pads; gives feature maps of 20 channels and 10 scores."""
     net = Net(seed=seed)
     maps = net.op("Relu", net.conv(net.input("image", (batch, 3, HEIGHT, WIDTH)), CHANNELS, pads=[1, 1, 1, 1]))
     pooled = net.op("Flatten", net.op("GlobalAveragePool", maps))
@@ -48,7 +48,7 @@ def picture_model(chip: str = "rk3588", dtype: str = "w8a8", batch: int = 1, see
 
 @functools.cache
 def features_model(chip: str = "rk3588", dtype: str = "w8a8") -> Model:
-    """Inputs that are no pictures: 20 channels, which the NPU reads in blocks, and a vector."""
+    """Inputs that are no images: 20 channels, which the NPU reads in blocks, and a vector."""
     net = Net(seed=5)
     maps = net.conv(net.input("features", (1, 20, 4, 6)), 12)
     vector = net.op("Gemm", net.input("vector", (1, 24)), net.weights(24, 12), net.weights(12))
@@ -58,7 +58,7 @@ def features_model(chip: str = "rk3588", dtype: str = "w8a8") -> Model:
 
 @functools.cache
 def dynamic_model(chip: str = "rk3588") -> Model:
-    """A model with two sets of shapes: a picture of 8 x 8 and a vector of 4, or 12 x 16 and 6."""
+    """A model with two sets of shapes: an image of 8 x 8 and a vector of 4, or 12 x 16 and 6."""
     net = Net(seed=6)
     maps = net.conv(net.input("image", (1, 3, "h", "w")), 4, pads=[1, 1, 1, 1])
     net.output(net.op("Relu", maps), net.op("Relu", net.input("vector", (1, "n"))))
@@ -72,7 +72,7 @@ def dynamic_model(chip: str = "rk3588") -> Model:
 
 @functools.cache
 def resolution_model(side: int, chip: str = "rk3588") -> Model:
-    """The same weights for pictures of another size: what weights are shared for."""
+    """The same weights for images of another size: what weights are shared for."""
     net = Net(seed=8)
     net.output(net.op("Relu", net.conv(net.input("image", (1, 3, side, side)), 8)))
     samples = [{"image": np.full((1, 3, side, side), value, np.float32)} for value in (-1.0, 1.0)]
@@ -86,7 +86,7 @@ def file_bytes(model: Model, remove_weight: bool = False) -> bytes:
 
 
 def pixels(batch: int = 1, seed: int = 0) -> Array:
-    """A picture for :func:`picture_model`, as NHWC."""
+    """An image for :func:`picture_model`, as NHWC."""
     return np.random.default_rng(seed).integers(0, 256, (batch, HEIGHT, WIDTH, 3), np.uint8)
 
 

@@ -196,7 +196,7 @@ CALL: dict[str, Callable[[Board], Any]] = {
 
 def test_the_tables_are_whole() -> None:
     assert (len(rows(CALLS)), len(rows(QUERIES))) == (28, 19)
-    assert set(CALL) == set(rows(CALLS)) - {"rknn_custom_op_get_op_attr"}  # which has no result that could tell
+    assert set(CALL) == set(rows(CALLS)) - {"rknn_custom_op_get_op_attr"}  # which has no result that could report
     assert set(COLUMN) == set(RKNN_CHIPS)
 
 
@@ -243,7 +243,7 @@ def test_calls_of_a_library_that_follows_its_models(chip: str, name: str, open_s
 
 
 def query(library: RknnLibrary, handle: int, command: int) -> tuple[int, Any]:
-    """Ask with an answer of enough room for all of them."""
+    """Ask with an answer of enough space for all of them."""
     room = ffi.new("rknn_input_range *")
     return int(library.rknn_query(handle, command, room, ffi.sizeof("rknn_input_range"))), room
 

@@ -40,7 +40,7 @@ IMAGE = np.random.default_rng(3).integers(0, 256, (1, 3, 4, 6), np.uint8)
 
 @pytest.fixture(params=["sim", "rknn"])
 def device(request: pytest.FixtureRequest) -> str:
-    """The software NPU by itself, and behind its own librknnrt.so, loaded as if it were the vendor's."""
+    """The software NPU on its own, and behind its own librknnrt.so, loaded as if it were the vendor's."""
     return "sim" if request.param == "sim" else f"rknn:{library_folder() / 'librknnrt.so'}"
 
 
@@ -191,7 +191,7 @@ def test_chips_without_the_general_calls(chip: str) -> None:
         codes = (IMAGE.astype(np.int16) - 128).astype(np.int8)
         assert session.run(None, codes)[0].tolist() == IMAGE.tolist()
         assert [result[0].tolist() for result in session.stream([IMAGE, codes] * 5)] == [expected.tolist(), IMAGE.tolist()] * 5
-        with pytest.raises(FeedTypeError, match="normalises bytes only"):
+        with pytest.raises(FeedTypeError, match="normalizes bytes only"):
             session.run(None, IMAGE.astype(np.float32))
         binding = session.io_binding()
         binding.bind_cpu_input("images", IMAGE)

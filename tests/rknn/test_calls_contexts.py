@@ -50,7 +50,7 @@ def path_pointer(path: Path) -> Any:
 
 
 def result(library: RknnLibrary, handle: int) -> list[bytes]:
-    """The outputs of the standard picture."""
+    """The outputs of the standard image."""
     assert set_picture(library, handle, pixels()) == 0, reason(library)
     assert library.rknn_run(handle, NULL) == 0, reason(library)
     return get_outputs(library, handle, 2, want_float=False)

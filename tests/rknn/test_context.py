@@ -119,7 +119,7 @@ def test_sharing(library: SoftwareLibrary) -> None:
     third.close()
 
 
-# what it tells
+# what it reports
 
 
 def test_what_a_context_tells(context: Context) -> None:

@@ -513,7 +513,7 @@ def test_attributes_of_an_operator_that_is_gone_or_never_was(library: SoftwareLi
 
 
 def test_calls_from_inside_a_callback(library: SoftwareLibrary) -> None:
-    """Those that would wait for the run that they are part of are refused; other contexts can be used."""
+    """Those that would wait for the run that they are part of are rejected; other contexts can be used."""
     outer, inner = RawContext(library, chain_model(TWO[0])), RawContext(library, chain_model(TWO[0]))
     codes: dict[str, int] = {}
 

@@ -50,7 +50,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     names: dict[str, Any] = {}
     for block in found:
         exec(compile(block, "rknn.md", "exec"), names)
-    scores = np.array([[1, 2, 3, 4]], np.float32)  # a black picture leaves the bias
+    scores = np.array([[1, 2, 3, 4]], np.float32)  # a black image leaves the bias
     np.testing.assert_allclose(names["probabilities"], np.exp(scores) / np.exp(scores).sum(), rtol=1e-3)
     np.testing.assert_array_equal(names["halves"], scores / 2)
     np.testing.assert_array_equal(names["doubled"], scores * 2)

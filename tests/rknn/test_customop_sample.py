@@ -24,7 +24,7 @@ AXIS = 1
 
 
 def classifier() -> onnx.ModelProto:
-    """A convolution, its mean over the picture, and of that the softmax and the best class; the last two by operators of our own."""
+    """A convolution, its mean over the image, and of that the softmax and the best class; the last two by operators of our own."""
     rng = np.random.default_rng(5)
     weights = numpy_helper.from_array(rng.standard_normal((10, 3, 3, 3)).astype(np.float32), "weights")
     nodes = [

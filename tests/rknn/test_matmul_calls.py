@@ -1,4 +1,4 @@
-"""The matmul calls one by one: the samples of the reference, what is refused and why, dynamic shapes, cores, memory."""
+"""The matmul calls one by one: the samples of the reference, what is rejected and why, dynamic shapes, cores, memory."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_b_conversion_of_four_bits(library: SoftwareLibrary) -> None:
     assert np.array_equal(target, nibbles(blocks))
 
 
-# ---- what is refused
+# ---- what is rejected
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -396,7 +396,7 @@ def test_parameters_that_do_not_fit(library: SoftwareLibrary) -> None:
         library.rknn_matmul_destroy(calls.context)
         assert calls.create(1, 64, 32, 1) == 0
         assert calls.set_parameters("A", 1.0) == INVALID
-        assert calls.why() == "A is float16, which is not quantised"
+        assert calls.why() == "A is float16, which is not quantized"
 
 
 def test_get_quant_params(library: SoftwareLibrary) -> None:

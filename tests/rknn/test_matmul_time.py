@@ -1,4 +1,4 @@
-"""The time of matrix products: in real time, and as the runtime reports it."""
+"""The time of matmuls: in real time, and as the runtime reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every type of product on every chip, in every layout, against numpy; and the arithmetic of quantised products."""
+"""Every type of product on every chip, in every layout, against numpy; and the arithmetic of quantized products."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_c(calls: Calls, m: int, n: int, kind: str, block: int | None) -> Array:
 
 
 def expected(a: Array, b: Array, kind: str) -> Array:
-    """The product without quantisation."""
+    """The product without quantization."""
     if a.dtype == np.int8:
         exact = a.astype(np.int64) @ b.astype(np.int64)
         if kind in ("int8", "int16"):

@@ -1,5 +1,5 @@
-"""The commands of rknn_query: what they answer, what they refuse. Which chip answers which is in test_availability.py, what attributes
-say is in test_attributes.py."""
+"""The commands of rknn_query: what they answer, what they reject. Which chip answers which is in test_availability.py, what attributes
+state is in test_attributes.py."""
 
 from __future__ import annotations
 

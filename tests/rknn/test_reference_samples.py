@@ -1,4 +1,4 @@
-"""The samples of the C API reference 1.6.0, line by line, in the order of the document. Matrix products and custom operators have
+"""The samples of the C API reference 1.6.0, line by line, in the order of the document. Matmuls and custom operators have
 files of their own.
 
 ``printf`` became an assertion about what would be printed. Each test names the section of its sample.

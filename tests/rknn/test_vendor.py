@@ -251,7 +251,7 @@ def test_boards_are_found(tmp_path: Path, file: str, content: bytes, kind: str, 
     path.write_bytes(content)
     assert find_npu(tmp_path) == (kind, why)
     choice = choose_device(environment={"ANYNPU_CHIP": "rk3566"}, root=tmp_path)
-    assert (choice.kind, choice.reason) == (kind, why)  # a board never becomes a simulation by itself
+    assert (choice.kind, choice.reason) == (kind, why)  # a board never becomes a simulation on its own
 
 
 def test_boards_without_an_npu(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def bind(library: RknnLibrary, handle: int, about: Any, size: int | None = None)
 
 
 def write_rows(memory: Any, picture: Array, w_stride: int, h_stride: int = 0) -> None:
-    """A picture of NHWC into memory whose rows and pictures are padded, with rubbish in the padding."""
+    """An image of NHWC into memory whose rows and images are padded, with rubbish in the padding."""
     n, h, w, c = picture.shape
     rows = max(h, h_stride)
     bytes_needed = n * rows * w_stride * c * picture.itemsize
@@ -330,7 +330,7 @@ def test_everything_from_outside(open_software: Open, chip: str) -> None:
 
 
 def zero_copy_codes(library: RknnLibrary, handle: int, picture: Array) -> list[Array]:
-    """The outputs of a picture by bound memory."""
+    """The outputs of an image by bound memory."""
     about = attr(library, handle, NATIVE_IN)
     if picture.dtype == np.uint8:
         about.type = int(UINT8)

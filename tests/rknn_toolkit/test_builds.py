@@ -110,7 +110,7 @@ def test_a_rewritten_model_is_the_same_function(rknn: RKNN, work: Path) -> None:
 
 @pytest.fixture
 def pairs(work: Path) -> Path:
-    """A network with a picture and a vector as inputs."""
+    """A network with an image and a vector as inputs."""
     net = Net(seed=4)
     pooled = net.op("Flatten", net.op("GlobalAveragePool", net.op("Relu", net.conv(net.input("image", (1, 3, SIDE, SIDE)), 6))))
     net.output(net.op("Gemm", net.op("Add", pooled, net.input("vector", (1, 6))), net.weights(6, 4), net.weights(4)))

@@ -204,7 +204,7 @@ def test_a_framework_that_is_missing_is_named(
 
 
 def test_tflite_through_its_converter(rknn: RKNN, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The converter is asked for pictures as N, C, H, W, unless the model has them so."""
+    """The converter is asked for images as N, C, H, W, unless the model has them so."""
     asked: list[Any] = []
 
     def from_tflite(path: str, opset: int, inputs_as_nchw: Any = None) -> tuple[onnx.ModelProto, None]:
@@ -320,7 +320,7 @@ def test_a_batch(rknn: RKNN, work: Path) -> None:
 
 
 def test_calibration_in_bgr(rknn: RKNN, work: Path) -> None:
-    """Pictures of the dataset are turned, inputs of inference are not."""
+    """Images of the dataset are turned, inputs of inference are not."""
     red = np.zeros((SIDE, SIDE, 3), np.uint8)
     red[:, :, 2] = 255  # OpenCV writes BGR
     cv2.imwrite("red.png", red)

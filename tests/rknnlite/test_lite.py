@@ -317,7 +317,7 @@ def jobs_of_cores() -> list[int]:
     return [sum(one.cores[core].jobs for one in mine) for core in range(3)]
 
 
-# twins
+# anynpu models
 
 
 def small_onnx(path: Path) -> Path:

@@ -1,6 +1,6 @@
 """Small programs with the RKNN calls, each with one fault, and the same programs without it.
 
-A program is a function of :class:`Board` and *wrong*. Its name says the fault; ``RKNN`` has what the sanitizer shall find.
+A program is a function of :class:`Board` and *wrong*. Its name states the fault; ``RKNN`` has what the sanitizer must find.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NATIVE_OUTPUT = rknn_query_cmd.RKNN_QUERY_NATIVE_OUTPUT_ATTR
 
 @functools.cache
 def model(chip: str = "rk3588") -> Model:
-    """A convolution on a picture, for pixels from 0 to 255."""
+    """A convolution on an image, for pixels from 0 to 255."""
     net = Net(seed=4)
     net.output(net.op("Relu", net.conv(net.input("image", (1, 3, SIDE, SIDE)), 8, pads=[1, 1, 1, 1])))
     samples = [{"image": np.full((1, 3, SIDE, SIDE), value, np.float32)} for value in (0.0, 255.0)]
@@ -59,7 +59,7 @@ def model(chip: str = "rk3588") -> Model:
 
 @functools.cache
 def picture(shift: int = 0) -> npt.NDArray[np.uint8]:
-    """A smooth picture with structure, height by width by colour."""
+    """A smooth image with structure, height by width by color."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE] / SIDE
     waves = [np.sin(3 + 4 * rows + c + shift) * np.cos(4 * columns + c / 2) for c in range(3)]
     return np.stack([(125 * wave + 128).astype(np.uint8) for wave in waves], axis=-1)
@@ -113,7 +113,7 @@ class Board:
         return made[0], made[1]
 
     def write(self, memory: Any, array: npt.NDArray[Any] | None = None, *, dense: bool = False) -> None:
-        """Copy a picture row by row, or as if rows had no padding."""
+        """Copy an image row by row, or as if rows had no padding."""
         data = picture() if array is None else array
         target = memory_array(memory)
         if dense:
@@ -330,7 +330,7 @@ def product(board: Board, *, old_name: bool = False) -> int:
 
 
 class Product:
-    """A matrix product of 4 x 64 and 64 x 32 with memory for all three matrices."""
+    """A matmul of 4 x 64 and 64 x 32 with memory for all three matrices."""
 
     def __init__(self, board: Board) -> None:
         self.library = board.library

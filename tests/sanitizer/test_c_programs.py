@@ -1,6 +1,6 @@
 """Wrong programs in C under ``anynpu exec --sanitize``: each fault is found where it is, and nothing else.
 
-All cases of one vendor run in one process; the stack of a finding says which case it belongs to.
+All cases of one vendor run in one process; the stack of a finding states which case it belongs to.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_each_fault_is_found_where_it_is(
     vendor: str, chip: str, cases: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if not accesses_are_known():
-        pytest.skip("this system does not tell which pages were touched")
+        pytest.skip("this system does not report which pages were touched")
     program, file = request.getfixturevalue(vendor)
     report = tmp_path / "found.json"
     options = ["--chip", chip, "--sanitize", "--sanitize-report", report, "--", program, file]

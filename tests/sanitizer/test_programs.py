@@ -38,7 +38,7 @@ TOLD_BY_PAGES = {
 
 def need_pages(name: str) -> None:
     if name in TOLD_BY_PAGES and not accesses_are_known():
-        pytest.skip("this system does not tell which pages were touched")
+        pytest.skip("this system does not report which pages were touched")
 
 
 @pytest.mark.parametrize("name", RKNN)

@@ -86,7 +86,7 @@ def test_codes_of_a_plan_are_no_findings(way: Any) -> None:
 
 
 def board_outputs(board: RknnBoard, handle: int, refusals: int) -> Any:
-    """The outputs, which are refused so many times before."""
+    """The outputs, which are rejected so many times before."""
     outputs = ffi.new("rknn_output[1]")
     for _ in range(refusals):
         assert board.library.rknn_outputs_get(handle, 1, outputs, ffi.NULL) < 0
@@ -103,7 +103,7 @@ def test_statuses_of_a_plan_are_no_findings(way: Any) -> None:
         network = board.start()
         source, target = board.bind(network, cached=True)
         for number, status in enumerate((*statuses, 0)):
-            board.write(source, planes(number % 3))  # a new picture for each attempt
+            board.write(source, planes(number % 3))  # a new image for each attempt
             board.flush(source)
             assert board.run(network) == status
         board.flush(target, INVALIDATE)
@@ -114,7 +114,7 @@ def test_statuses_of_a_plan_are_no_findings(way: Any) -> None:
 @WAYS
 @pytest.mark.parametrize("kind", ["timeout", "lost", "hang", "slow"])
 def test_runs_that_fail_and_are_tried_again_are_right(way: Any, kind: str) -> None:
-    """With another picture: memory of a run that failed may be written."""
+    """With another image: memory of a run that failed may be written."""
     plan = {"fault": [{"kind": kind, "every": 2}]}
     with way(plan, VipBoard) as (board, found):
         network = board.start()
@@ -198,7 +198,7 @@ FORGETFUL = [
 ]
 
 
-@pytest.mark.skipif(not accesses_are_known(), reason="this system does not tell which pages were touched")
+@pytest.mark.skipif(not accesses_are_known(), reason="this system does not report which pages were touched")
 @pytest.mark.parametrize(("kind", "finding", "chip", "program"), FORGETFUL)
 def test_a_recording_does_not_touch_what_the_program_forgot(
     kind: Any, finding: str, chip: str, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

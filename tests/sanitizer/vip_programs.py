@@ -25,7 +25,7 @@ PROFILING, CORE, TIME_OUT = 3, 70, 67
 
 @functools.cache
 def model_file(chip: str = "t527") -> bytes:
-    """A convolution on a picture of bytes."""
+    """A convolution on an image of bytes."""
     net = Net(seed=4)
     net.output(net.op("Relu", net.conv(net.input("image", (1, 3, SIDE, SIDE)), 4, pads=[1, 1, 1, 1])))
     samples = [{"image": np.full((1, 3, SIDE, SIDE), value, np.float32)} for value in (0.0, 255.0)]
@@ -34,7 +34,7 @@ def model_file(chip: str = "t527") -> bytes:
 
 @functools.cache
 def picture(shift: int = 0) -> npt.NDArray[np.uint8]:
-    """A smooth picture, colour by height by width."""
+    """A smooth image, color by height by width."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE] / SIDE
     waves = [np.sin(3 + 4 * rows + c + shift) * np.cos(4 * columns + c / 2) for c in range(3)]
     return np.stack([(125 * wave + 128).astype(np.uint8) for wave in waves])

@@ -86,7 +86,7 @@ def infer_body(value: float = 1.0, **parameters: Any) -> bytes:
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts servers of the model ``net`` on a device, and ends them.
 
-    They shed nothing because of a predicted wait, which depends on how busy this machine is; tests of that say ``max_wait_ms``.
+    They shed nothing because of a predicted wait, which depends on how busy this machine is; tests of that state ``max_wait_ms``.
     """
     folder = tmp_path / "models"
     folder.mkdir()

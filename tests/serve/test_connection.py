@@ -1,4 +1,4 @@
-"""HTTP connections: large bodies in every way in which they can come, refusals in the middle of one, and the limits of a connection."""
+"""HTTP connections: large bodies in every way in which they can come, rejections in the middle of one, and the limits of a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER = 16
 
 
 class Large(FakeDevice):
-    """Takes large inputs and tells how they lie in memory."""
+    """Takes large inputs and reports how they lie in memory."""
 
     def __init__(self, lanes: int = 2, **behaviour: object) -> None:
         inputs = (TensorSpec("x", (1, SIZE), DType.FLOAT32),)
@@ -315,4 +315,4 @@ def test_a_connection_too_many_is_told_so(serve: Serve) -> None:
         except (http.client.HTTPException, ConnectionError):
             return False
 
-    wait_until(serves_again, "there is room again")
+    wait_until(serves_again, "there is space again")

@@ -126,7 +126,7 @@ def test_keys_are_checked_before_a_message_is_read(serve: Serve) -> None:
 
 
 def test_calls_that_do_not_send_do_not_keep_others_out(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_inflight_bytes=2**20, max_request_bytes=2**20)  # there is room for one message
+    server = serve(FakeDevice(), max_inflight_bytes=2**20, max_request_bytes=2**20)  # there is space for one message
     done = threading.Event()
     with grpc.insecure_channel(server.grpc_address) as channel, triton_grpc.InferenceServerClient(server.grpc_address) as client:
         silent = silent_calls(channel, 20, "ModelInfer", done)
@@ -140,7 +140,7 @@ def test_calls_that_do_not_send_do_not_keep_others_out(serve: Serve) -> None:
                 return False
 
         wait_until(is_served, "a good client is served")
-        # over HTTP nobody waits for the room of a call that has only just begun: the client is told to come again
+        # over HTTP nobody waits for the space of a call that has only just begun: the client receives to come again
         wait_until(lambda: exchange(server, "POST", INFER, infer_body())[0] == 200, "one over HTTP is served too")
         assert not any(call.done() for call in silent)
         done.set()
@@ -423,19 +423,19 @@ def sent_slowly(client: socket.socket, size: int) -> None:
             if kind == 8:
                 windows[stream] += int.from_bytes(payload, "big")
             elif kind == 4 and payload:
-                client.sendall(Frame(4, 1, 0, b"").written())  # what it says holds from here on
+                client.sendall(Frame(4, 1, 0, b"").written())  # what it states holds from here on
                 settings = dict(struct.iter_unpack(">HI", payload))
                 windows[1] += settings.get(4, 65535) - 65535
 
 
 def test_a_message_that_comes_slowly_is_counted(serve: Serve) -> None:
-    """gRPC says nothing of a message before it is complete: the kernel does, for the socket of its client."""
+    """gRPC states nothing of a message before it is complete: the kernel does, for the socket of its client."""
     largest, size = 2**26, 2**22
     server = serve(FakeDevice(), max_request_bytes=largest, max_inflight_bytes=2 * largest)
     assert server.grpc_port is not None
 
     def counted() -> bool:
-        """Neither the room for the largest message, which it has for a moment, nor nothing."""
+        """Neither the space for the largest message, which it has for a moment, nor nothing."""
         return size - WINDOW - SLACK <= status_of(server)["inflight_bytes"] < largest
 
     with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=PATIENCE) as client:

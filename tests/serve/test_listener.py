@@ -1,4 +1,4 @@
-"""Who makes room when there are too many connections, on a loop with a clock of its own: clients act while it does not run."""
+"""Who makes space when there are too many connections, on a loop with a clock of its own: clients act while it does not run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPLOAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n"
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Goes on by itself, and by leaps."""
+    """Goes on on its own, and by leaps."""
 
     leapt = 0.0
 

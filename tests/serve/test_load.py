@@ -50,7 +50,7 @@ def one_model(server: Server) -> dict[str, Any]:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes when it receives to."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -60,7 +60,7 @@ class Clock:
 
 
 def offer(admission: Admission, clock: Clock, every: float, seconds: float) -> tuple[int, int, float]:
-    """Requests at even intervals to cores that take as long as the admission thinks: accepted, refused, and the longest wait."""
+    """Requests at even intervals to cores that take as long as the admission thinks: accepted, rejected, and the longest wait."""
     accepted, refused, longest = 0, 0, 0.0
     free = [clock.now] * admission.lanes
     ends: list[tuple[float, Ticket]] = []
@@ -192,13 +192,13 @@ def test_a_quick_model_takes_large_bursts() -> None:
 
 
 def test_overload_is_shed_and_everybody_gets_one_answer(serve: Serve) -> None:
-    """Two cores and a queue of four take six of 24 requests that come at once; the others are refused while these run."""
+    """Two cores and a queue of four take six of 24 requests that come at once; the others are rejected while these run."""
     device = FakeDevice(2, gated=True)
     server = serve(device, max_queue=4, max_wait_ms=1e6)
     assert device.gate is not None
     with ThreadPoolExecutor(24) as pool:
         jobs = [pool.submit(exchange, server, "POST", INFER, infer_body(number)) for number in range(24)]
-        wait_until(lambda: one_model(server)["shed"] == 18, "the others are refused")
+        wait_until(lambda: one_model(server)["shed"] == 18, "the others are rejected")
         device.gate.set()
         answers = [job.result(PATIENCE) for job in jobs]
     assert Counter(status for status, _, _ in answers) == {200: 6, 429: 18}
@@ -310,7 +310,7 @@ def test_a_crowd_with_large_bodies_is_refused_before_these_are_read(serve: Serve
     crowd = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) for _ in range(30)]
     for one in crowd:  # heads alone: nobody has been accepted yet
         one.sendall(head + text)
-    wait_until(lambda: one_model(server)["shed"] == 27, "all but three are refused")
+    wait_until(lambda: one_model(server)["shed"] == 27, "all but three are rejected")
     wait_until(lambda: status_of(server)["inflight_bytes"] == 3 * len(text), "what has arrived counts")
     statuses: Counter[bytes] = Counter()
     for one in crowd:

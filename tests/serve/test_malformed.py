@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an answer that says what is wrong, and the server goes on as before.
+"""Whatever a client sends, it gets an answer that states what is wrong, and the server goes on as before.
 
 ``ANYNPU_MALFORMED`` multiplies the number of requests.
 """
@@ -37,7 +37,7 @@ from .malformed import damaged, inference_message, mutated, wrong_body, wrong_co
 TIMES = int(os.environ.get("ANYNPU_MALFORMED", "1"))
 INFER = "/v2/models/net/infer"
 CLIENT_ERRORS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
-"""What a request that may be wrong ends with; its time may be over, since it says itself how much it has."""
+"""What a request that may be wrong ends with; its time may be over, since it states itself how much it has."""
 
 
 def check_unharmed(server: Server) -> None:

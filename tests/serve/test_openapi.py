@@ -1,4 +1,4 @@
-"""The OpenAPI description says what the server does: schemathesis makes requests from it, right ones and wrong ones."""
+"""The OpenAPI description states what the server does: schemathesis makes requests from it, right ones and wrong ones."""
 
 from __future__ import annotations
 

@@ -151,8 +151,8 @@ def test_a_server_that_sheds_is_asked_again(serve: Serve) -> None:
     patient = make_provider_options(submit_timeout_ms=round(PATIENCE * 1000))
     sessions = [InferenceSession(address, provider_options=patient) for _ in range(4)]
     jobs = [session.submit(None, feed(number)) for number, session in enumerate(sessions)]
-    # one runs, one waits, two are refused again and again
-    wait_until(lambda: one_model(server)["shed"] >= 4, "a request that was refused comes again")
+    # one runs, one waits, two are rejected again and again
+    wait_until(lambda: one_model(server)["shed"] >= 4, "a request that was rejected comes again")
     device.gate.set()
     assert [float(job.result(PATIENCE)[0][0, 0]) for job in jobs] == [0.0, 2.0, 4.0, 6.0]
     for session in sessions:

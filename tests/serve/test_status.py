@@ -1,4 +1,4 @@
-"""What can be seen: figures for Prometheus, logs, and the page in a real browser."""
+"""What can be seen: numbers for Prometheus, logs, and the page in a real browser."""
 
 from __future__ import annotations
 

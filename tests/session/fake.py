@@ -1,4 +1,4 @@
-"""A device for sessions that needs no NPU: lanes that double their input, and sleep, fail or hang as they are told."""
+"""A device for sessions that needs no NPU: lanes that double their input, and sleep, fail or hang as they receive."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class FakeBackend:
 
 
 class FakeDevice:
-    """Opens backends and says how their lanes behave."""
+    """Opens backends and states how their lanes behave."""
 
     def __init__(
         self,

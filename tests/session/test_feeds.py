@@ -1,4 +1,4 @@
-"""What a session accepts as input, and what it says about the rest."""
+"""What a session accepts as input, and what it states about the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tails of strangers: what onnxruntime would do for them is refused before it sees them."""
+"""Tails of strangers: what onnxruntime would do for them is rejected before it sees them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reading(location: str) -> onnx.ModelProto:
 
 
 def refusal(model: onnx.ModelProto) -> str:
-    with pytest.raises(CompileError, match="this is no tail of a model") as caught:
+    with pytest.raises(CompileError, match="this is no post-processing file of a model") as caught:
         Tail(model.SerializeToString())
     return str(caught.value)
 

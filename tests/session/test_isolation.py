@@ -177,13 +177,13 @@ def test_processor_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = np.zeros((1, 16, 512, 512), np.uint8)
     with (
         isolated(modelfile.to_bytes(busy()), isolate_cpu_s=1) as session,
-        pytest.raises(DeviceTimeout, match="more than 1 s of processor time"),
+        pytest.raises(DeviceTimeout, match="more than 1 s of CPU time"),
     ):
         session.run(None, feed)
 
 
 def large(side: int) -> Model:
-    """A picture of 100 x 100 becomes one of *side* x *side*, and then one pixel."""
+    """An image of 100 x 100 becomes one of *side* x *side*, and then one pixel."""
     b = ProgramBuilder()
     x = b.tensor("x", (1, 1, 100, 100))
     wide = b.tensor("wide", (1, 1, side, side))

@@ -299,7 +299,7 @@ class World:
                     assert slot.request.state == RUNNING
                     assert slot.request.slot is slot
                     held.append(slot.request)
-            assert len(group.queue) <= machine.max_queue_size + group.limit, "only requests whose lane was refused come on top"
+            assert len(group.queue) <= machine.max_queue_size + group.limit, "only requests whose lane was rejected come on top"
             if group.queue and machine.closed is None:
                 assert not group.free
                 assert len(group.slots) == group.limit

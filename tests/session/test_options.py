@@ -1,4 +1,4 @@
-"""Every option: default, spelling, alias, refusal."""
+"""Every option: default, spelling, alias, rejection."""
 
 from __future__ import annotations
 

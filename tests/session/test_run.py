@@ -1,4 +1,4 @@
-"""Synchronous runs, what a session tells about its model, and types of outputs."""
+"""Synchronous runs, what a session reports about its model, and types of outputs."""
 
 from __future__ import annotations
 

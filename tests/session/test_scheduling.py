@@ -1,4 +1,4 @@
-"""Which core runs what, what waits where, and what happens when there is no room."""
+"""Which core runs what, what waits where, and what happens when there is no space."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_full_queue_blocks_and_then_fails() -> None:
             lambda: session.run_pipeline(feed()),
         ):
             begin = time.monotonic()
-            with pytest.raises(SubmitTimeout, match=r"submit timed out: no room in the queue for 0\.03 s") as caught:
+            with pytest.raises(SubmitTimeout, match=r"submit timed out: no space in the queue for 0\.03 s") as caught:
                 call()
             assert isinstance(caught.value, RuntimeError)
             assert time.monotonic() - begin >= 0.03

@@ -1,4 +1,4 @@
-"""Figures and traces."""
+"""Numbers and traces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ def test_a_snapshot_counts_what_happened() -> None:
         figures = session.statistics
         assert (figures.requests, figures.failed) == (9, 1)
         assert [lane.jobs for lane in figures.lanes] == [3, 3, 3]
-        assert [lane.label for lane in figures.lanes] == ["core 0, lane 0", "core 1, lane 0", "core 2, lane 0"]
+        assert [lane.label for lane in figures.lanes] == [
+            "core 0, device worker 0",
+            "core 1, device worker 0",
+            "core 2, device worker 0",
+        ]
         assert all(lane.busy_ms >= 3 * 2 for lane in figures.lanes)
         assert 2 <= figures.run.p50 <= figures.run.p95 <= figures.run.p99 <= figures.run.most
         assert figures.wait.most >= 2
@@ -42,7 +46,7 @@ def test_a_trace_has_a_track_for_each_lane(tmp_path: Path) -> None:
         events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
         assert events == json.loads(json.dumps(session.trace()))
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert names == {"core 0, lane 0", "core 1, lane 0"}
+    assert names == {"core 0, device worker 0", "core 1, device worker 0"}
     runs = [event for event in events if event["name"] == "run"]
     assert len(runs) == 6
     assert {event["ph"] for event in runs} == {"X"}

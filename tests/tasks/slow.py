@@ -170,7 +170,7 @@ def anchored(
 
 def assert_same(result: Detections, expected: list[SlowBox], *, at_least: int = 2) -> None:
     """The same boxes to a hundredth of a pixel and scores to 1e-5, in the same order."""
-    assert len(expected) >= at_least, "the generated head has too few objects to say anything"
+    assert len(expected) >= at_least, "the generated head has too few objects to state anything"
     assert len(result) == len(expected)
     np.testing.assert_allclose(result.scores, [entry.score for entry in expected], atol=1e-5)
     assert result.classes.tolist() == [entry.number for entry in expected]

@@ -370,8 +370,8 @@ def test_other_float_types_are_decoded_too(dtype: type) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: decode_columns(np.zeros((4, 10)), SIZE), "no room for classes"),
-        (lambda: decode_rows(np.zeros((10, 5)), SIZE), "no room for classes"),
+        (lambda: decode_columns(np.zeros((4, 10)), SIZE), "no space for classes"),
+        (lambda: decode_rows(np.zeros((10, 5)), SIZE), "no space for classes"),
         (lambda: decode_rows(np.zeros((2, 10, 85)), SIZE), "two axes besides the batch"),
         (lambda: decode_distances([[np.zeros((63, 2, 2)), np.zeros((80, 2, 2))]], SIZE), "four sides"),
         (lambda: decode_distances([[np.zeros((64, 2, 2)), np.zeros((80, 2, 3))]], SIZE), "not of one grid"),

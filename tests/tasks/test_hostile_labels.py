@@ -1,4 +1,4 @@
-"""Labels and keypoints that a stranger's model says it has."""
+"""Labels and keypoints that a stranger's model states it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures in the size of an input, and the way back."""
+"""Images in the size of an input, and the way back."""
 
 from __future__ import annotations
 

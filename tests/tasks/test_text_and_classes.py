@@ -125,7 +125,7 @@ def test_maps_of_classes() -> None:
     np.testing.assert_array_equal(segment(found.classes[None]).classes, found.classes)
     np.testing.assert_array_equal(segment(scores[:, 2:]).classes, scores[0, 2] > 0.5)
     np.testing.assert_array_equal(segment(scores[:, 2:] * 8 - 4).classes, scores[0, 2] > 0.5)
-    with pytest.raises(ShapeError, match="one picture"):
+    with pytest.raises(ShapeError, match="one image"):
         segment(np.zeros((2, 3, 4, 5)))
 
 

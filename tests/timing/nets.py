@@ -78,7 +78,7 @@ def _strip(tensor: Any) -> Any:
 
 
 def one_conv(channels_in: int, channels: int, size: int, kernel: int = 3, activation: str = "Relu", **options: Any) -> Chain:
-    """A chain of a single convolution on a square picture."""
+    """A chain of a single convolution on a square image."""
     chain = Chain(1, channels_in, size, size)
     chain.conv(channels, kernel, activation=activation, **options)
     return chain

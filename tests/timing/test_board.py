@@ -1,4 +1,4 @@
-"""Board profiles: written, read, and refused where they are wrong."""
+"""Board profiles: written, read, and rejected where they are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitting the timing model: what measurements tell, and what one wrong measurement must not do."""
+"""Fitting the timing model: what measurements report, and what one wrong measurement must not do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float16: attention as one layer, normalisations, what follows a product, and layers on the CPU."""
+"""Float16: attention as one layer, normalizations, what follows a product, and layers on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matmuls."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_other_chips_say_that_they_are_extrapolated() -> None:
 def test_unknown_types_are_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="there is no matmul"):
         parse_types(text)
-    with pytest.raises(DeviceError, match="no matrix product"):
+    with pytest.raises(DeviceError, match="no matmul"):
         predict_matmul(RK3588, 0, 64, 64)

@@ -35,5 +35,5 @@ def open_calls() -> Iterator[Callable[..., Calls]]:
 
 @pytest.fixture
 def calls(open_calls: Callable[..., Calls]) -> Calls:
-    """A library that stands for t527, initialised."""
+    """A library that stands for t527, initialized."""
     return open_calls()

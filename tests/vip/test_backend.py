@@ -119,7 +119,7 @@ def pictures() -> list[Any]:
 
 @pytest.mark.parametrize("node", [False, True])
 def test_pictures_are_normalised_here_or_inside(node: bool) -> None:
-    """The same picture gives the same numbers whether mean and std are applied by a node or before the network."""
+    """The same image gives the same numbers whether mean and std are applied by a node or before the network."""
     options: dict[str, Any] = {"mean": (120.0, 110.0, 100.0), "std": (60.0, 58.0, 57.0), "dtype": "w16a16"}
     dataset = [{"x": image} for image in pictures()]
     model = anynpu.compile(small_onnx(), target="t527", dataset=dataset, **({"preprocess": "rgb"} if node else {}), **options)

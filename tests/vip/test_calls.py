@@ -138,7 +138,7 @@ def context_is_nhwc(model: anynpu.program.Model) -> bool:
 
 
 def test_the_first_figure_of_the_reference(calls: Calls, tmp_path: Path) -> None:
-    """Initialise, create, prepare, bind, run again and again, finish, destroy."""
+    """Initialize, create, prepare, bind, run again and again, finish, destroy."""
     path = tmp_path / "model.nb"
     path.write_bytes(small_file())
     library = calls.library

@@ -31,7 +31,7 @@ def test_random_calls_are_answered_and_leave_nothing(seed: int) -> None:
         machine.step()
     machine.decent()
     for call in ("vip_run_network", "vip_trigger_network", "vip_wait_network", "vip_run_group"):
-        assert machine.trail.count(f"{call} 0") > 0  # not everything is refused
+        assert machine.trail.count(f"{call} 0") > 0  # not everything is rejected
     machine.finish_all()
 
 

@@ -98,7 +98,7 @@ def test_trigger_and_wait(network: Network) -> None:
 
 
 def test_memory_of_the_caller(network: Network) -> None:
-    """A picture in an array of his, one behind a descriptor, scores in another network's buffer."""
+    """An image in an array of his, one behind a descriptor, scores in another network's buffer."""
     (given,), (scores, _) = network.inputs, network.outputs
     codes = given.encode(picture())
     expected = network.run([codes])[0]
@@ -272,7 +272,7 @@ def test_a_board_is_not_asked_to_run_what_it_cannot(tmp_path: Path) -> None:
         Network(small_file(), device=library)
     path.write_bytes(nb_file(customer=0x10000016))
     with pytest.raises(errors.ModelError, match="VIP_ERROR_INVALID_NETWORK"):
-        Network(path, device=library)  # right so far; what it says then is the driver's
+        Network(path, device=library)  # right so far; what it states then is the driver's
 
 
 def test_targets_of_files() -> None:

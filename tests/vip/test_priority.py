@@ -1,4 +1,4 @@
-"""Who runs first: by the order in which jobs begin, on an engine that goes on when the test says so."""
+"""Who runs first: by the order in which jobs begin, on an engine that goes on when the test reports it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Core:
         self._names: dict[int, str] = {}
 
     def network(self, name: str, priority: int) -> Any:
-        """A network with a priority; it has run once, so that its memory tells it from others."""
+        """A network with a priority; it has run once, so that its memory reports it from others."""
         library, (network, *_) = self.calls.library, self.calls.ready()
         self.calls.ok(library.vip_set_network(network, 67, ffi.new("uint8_t *", priority)))
         self.turns.end_job()

@@ -31,7 +31,7 @@ SHAPES = {"classification": (1, 3, 48, 192), "orientation": (1, 3, 224, 224)}
 
 @functools.cache
 def inputs(name: str, count: int = 40) -> list[Array]:
-    """Lines of text and pages, each turned in one of the ways that the model tells apart, normalised."""
+    """Lines of text and pages, each turned in one of the ways that the model distinguishes, normalized."""
     result = []
     for seed in range(count):
         if name == "classification":

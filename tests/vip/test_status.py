@@ -242,7 +242,7 @@ def test_a_file_of_the_vendors_for_this_npu_says_what_to_do(open_calls: Opener, 
     assert failure is not None
     assert "twin" in failure.hint
     (tmp_path / "model.anynpu").write_bytes(small_file())
-    calls.create(os.fsencode(path), FILE)  # its twin
+    calls.create(os.fsencode(path), FILE)  # its anynpu model
 
 
 @pytest.mark.parametrize("kind", [0, 3, 8, 0x41, -1])

@@ -76,7 +76,7 @@ def published_model() -> Model:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the tool is started, with a model and a picture in it."""
+    """Where the tool is started, with a model and an image in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.nb").write_bytes(small_file())
     with Network(small_file(), device="sim:t527") as network:

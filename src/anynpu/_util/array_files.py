@@ -16,7 +16,7 @@ def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     :raises OSError: it cannot be read
     """
     try:
-        with np.errstate(over="ignore"):  # numpy multiplies the extents that the file claims
+        with np.errstate(over="ignore"):  # numpy multiplies the sizes that the file claims
             array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (EOFError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
         raise ValueError(f"it is damaged: {error}") from None

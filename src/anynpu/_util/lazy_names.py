@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names are imported when somebody asks for them.
+    """The ``__getattr__`` of a package whose names are imported at first use.
 
     :param modules: names by the module, inside the package, that has them
     """

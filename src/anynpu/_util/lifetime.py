@@ -49,7 +49,7 @@ def _in_process(process: int, function: Callable[..., None], *arguments: Any) ->
 
 
 class ModuleLock:
-    """A lock of a module, free in a forked child: the thread that held it is the parent's, and nobody in the child would release it.
+    """A lock of a module, free in a forked child: the thread that held it is the parent's, and no thread of the child would release it.
 
     It asks for the hook when it is first taken, so that importing a module has no effect on the process.
     """
@@ -70,7 +70,7 @@ class ModuleLock:
             self._lock.release()
 
     def locked(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether a thread holds it."""
         return self._lock.locked()
 
     def _renew(self) -> None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
-"""Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
+"""Optimizers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
 
 
 MAX_PIXELS = 1 << 27
-"""Of a picture: 400 MB in colour. OpenCV's own bound is eight times that, which a file of three megabytes can reach."""
+"""Of an image: 400 MB in color. OpenCV's own bound is eight times that, which a file of three megabytes can reach."""
 
 
 MAX_TENSOR_VARIABLE = "ANYNPU_MAX_TENSOR_MB"
@@ -33,11 +33,11 @@ def max_tensor_bytes() -> int:
     """Bytes, in float32, of the largest tensor that a float graph may make in this process.
 
     A file of some hundred bytes can ask for gigabytes between two operators, and nothing can stop onnxruntime inside one. It is 1 GiB, or
-    what the environment says.
+    what the environment states.
     """
     text = os.environ.get(MAX_TENSOR_VARIABLE) or "1024"
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
-        raise OptionError(f"{MAX_TENSOR_VARIABLE} is '{text[:40]}'", hint="give megabytes as a whole number, such as 4096")
+        raise OptionError(f"{MAX_TENSOR_VARIABLE} is '{text[:40]}'", hint="give megabytes as an integer, such as 4096")
     return int(text) << 20
 
 
@@ -102,7 +102,7 @@ def onnxruntime() -> Any:
     forked children hang at exit.
 
     A program may have put something else under that name, ``anynpu.session.onnxruntime`` for one: it keeps what it has, and this gives
-    the genuine package all the same.
+    the vendor-compiled package all the same.
     """
     global _ort
     if _ort is None:
@@ -157,7 +157,7 @@ def _onnxruntime_in(folder: Path) -> ModuleType:
 
 
 def _has_core(folder: Path) -> bool:
-    """Whether a folder is the genuine package: it has the compiled part."""
+    """Whether a folder is the vendor-compiled package: it has the compiled part."""
     return any(path.suffix in (".so", ".pyd") for path in folder.glob("capi/onnxruntime_pybind11_state*"))
 
 
@@ -178,7 +178,7 @@ def _shadowed(folder: Path) -> bool:
 
 
 def cv2() -> Any:
-    """The package ``cv2`` (opencv-python-headless), which refuses pictures of more than :data:`MAX_PIXELS` before it decodes them.
+    """The package ``cv2`` (opencv-python-headless), which rejects images of more than :data:`MAX_PIXELS` before it decodes them.
 
     It reads that bound once, when it is loaded; a program that has loaded it before keeps its own.
     """

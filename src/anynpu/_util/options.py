@@ -1,4 +1,4 @@
-"""Options as one table: a dataclass whose fields say what each option means, takes and is called.
+"""Options as one table: a dataclass whose fields state what each option means, takes and is called.
 
 From a table come the typed object, the keyword form of a function, both docstrings, the checks, the flags of the command line
 (:mod:`anynpu.cli.helpers.flags`) and the tables of the documentation (``tools/options_page.py``).
@@ -39,10 +39,10 @@ class Option:
     :ivar doc: its meaning in one sentence, for docstrings, help texts and pages
     :ivar python: what holds besides for callers in Python
     :ivar command: what holds besides on the command line
-    :ivar see: what pages say besides, with links
+    :ivar see: what pages state besides, with links
     :ivar choices: the values that there are; empty: any
     :ivar minimum: the smallest number; None: any
-    :ivar takes: what it takes, in words, and whether a value is that; by default what its annotation says
+    :ivar takes: what it takes, in words, and whether a value is that; by default what its annotation states
     :ivar flag: on the command line; None: there is none
     :ivar kind: what the command line takes
     :ivar metavar: what stands for the value in help texts
@@ -90,7 +90,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; True and False are none."""
+    """Whether a value is an integer; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -101,7 +101,7 @@ def _are_strings(value: Any) -> bool:
 
 _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a string", lambda value: isinstance(value, str)),
-    "int": ("a whole number", is_whole),
+    "int": ("an integer", is_whole),
     "float": ("a number", is_number),
     "bool": ("True, False", lambda value: isinstance(value, bool)),
     "None": ("None", lambda value: value is None),
@@ -124,7 +124,7 @@ def _plain(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
 
 
 class OptionTable:
-    """The base of tables, which are frozen dataclasses. A value of a wrong type, none of the choices, or too small is refused."""
+    """The base of tables, which are frozen dataclasses. A value of a wrong type, none of the choices, or too small is rejected."""
 
     error: ClassVar[type[AnynpuError]] = OptionError
     """What a wrong option raises."""

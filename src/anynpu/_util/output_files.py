@@ -86,6 +86,6 @@ def write_output(
     except OSError as error:
         raise OutputFileError(
             f"{path} cannot be written: {error.strerror or error}",
-            hint="check that the folder exists, may be written to and has room",
+            hint="check that the folder exists, may be written to and has space",
         ) from error
     return Path(path)

@@ -5,7 +5,7 @@
 >>> chip.name, chip.cores, chip.channel_block["int8"], 33 in chip.limits.conv.kernel
 ('rk3588', 3, 16, False)
 >>> print(chip.sources["buffer_bytes"])
-published TRM and datasheet figures
+published TRM and datasheet values
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ _V853 = Chip(
         "clock_hz": _assumed("as the lower clock seen on T527"),
         "buffer_bytes": Source("vendor's V853 documentation: a cache of 128 KiB"),
         "quantized_types": Source("vendor's V853 documentation: uint8, int8 and int16, and float on the programmable engine"),
-        "float16": Source("vendor's V853 documentation: a model that is not quantised runs on the programmable engine, slowly"),
+        "float16": Source("vendor's V853 documentation: a model that is not quantized runs on the programmable engine, slowly"),
         "macs_per_cycle.float16": _assumed("the programmable engine, as on T527"),
         "cores": _assumed("one, as on T527 and A733"),
         **dict.fromkeys(_LAYOUT, _assumed("as T527 and A733")),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Source:
     """Where a value comes from.
 
-    :ivar assumed: no document or measurement gives the value for this chip; *text* says what it was taken from instead
+    :ivar assumed: no document or measurement gives the value for this chip; *text* states what it was taken from instead
     """
 
     text: str
@@ -22,7 +22,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Range:
-    """The whole numbers from *low* to *high*, both included.
+    """The integers from *low* to *high*, both included.
 
     >>> 31 in Range(1, 31), 32 in Range(1, 31), str(Range(1, 31))
     (True, False, '1-31')
@@ -80,7 +80,7 @@ class ResizeLimits:
     """What a resize may be.
 
     :ivar modes: values of the ONNX attribute ``mode``
-    :ivar factors: scale factors, whole numbers only
+    :ivar factors: scale factors, integers only
     """
 
     modes: tuple[str, ...]
@@ -122,7 +122,7 @@ class MatMulRules:
     C (N/c_block, M, c_block).
 
     :ivar k_max: longest inner axis
-    :ivar segment_k: B is laid out in segments of at most this many rows, each by itself; None: never split
+    :ivar segment_k: B is laid out in segments of at most this many rows, each on its own; None: never split
     :ivar transposed_b: B may also lie as N x K
     """
 
@@ -175,7 +175,7 @@ class Chip:
     :ivar input_width_alignment: elements to which a row of a bound input of 1, 3 or 4 channels is padded, by type
     :ivar pixel_alignment: to what height times width is padded
     :ivar quantized_types: what a model may be compiled to; ``fp16`` is among them exactly if ``float16`` is true
-    :ivar float16: a model may be left unquantised
+    :ivar float16: a model may be left unquantized
     :ivar core_masks: values that ``rknn_set_core_mask`` accepts; empty where there is no such call
     :ivar multicore_operators: what one job splits over several cores; the rest runs on core 0
     :ivar multicore_activations: what may be fused to those without losing that

@@ -26,7 +26,7 @@ _TABLE_C2 = Source("vendor's user guide 2.3, Table 5-1")
 _OPERATOR_LIST = Source("vendor's operator support list")
 _TABLE_CALLS = Source("RKNN C API reference 1.6.0, Table 4-1")
 _TABLE_QUERIES = Source("RKNN C API reference 1.6.0, Table 4-2")
-_FIGURES = Source("published TRM and datasheet figures")
+_FIGURES = Source("published TRM and datasheet values")
 _IN_PACKAGE = _assumed("memory in the package of the common variant")
 _LATER_MATRIX = Source("support matrix of the vendor's 2.3.2 documents; the reference 1.6.0 does not list the chip")
 _NO_MASKS = Source("support matrix of the vendor's 2.3.2 documents: no rknn_set_core_mask")
@@ -55,12 +55,12 @@ _SOURCES: Mapping[str, Source] = {
     "library": _DOCUMENTS,
     "generation": _DOCUMENTS,
     "vip": Source("not a VIP"),
-    "cores": Source("published hardware figures"),
+    "cores": Source("published hardware numbers"),
     "macs_per_cycle": _assumed("inferred from published model latencies"),
     "macs_per_cycle.int16": _assumed("half of int8, as on RK3588"),
     "macs_per_cycle.float16": _assumed("half of int8, as on RK3588"),
     "clock_hz": _assumed("about 1 GHz, inferred from published latencies"),
-    "buffer_bytes": _assumed("a value with which a latency model fits published figures"),
+    "buffer_bytes": _assumed("a value with which a latency model fits published numbers"),
     "sram_bytes": Source("the reference 1.6.0 names SRAM for RK3588 only"),
     "dram_bytes": _assumed("boards bring their own memory"),
     "channel_block": _DOCUMENTS,
@@ -168,7 +168,7 @@ _RK3588 = Chip(
     limits=replace(COMMON_LIMITS, conv_transpose=_STRIDES_1248),
     sources={
         **_SOURCES,
-        "macs_per_cycle": Source("published TRM and datasheet figures; 3x3 64->64 layers log exactly 1024"),
+        "macs_per_cycle": Source("published TRM and datasheet values; 3x3 64->64 layers log exactly 1024"),
         "macs_per_cycle.float16": _FIGURES,
         "macs_per_cycle.int4": _assumed("twice int8"),
         "macs_per_cycle.int16": _assumed("half of int8"),
@@ -202,7 +202,7 @@ _RK3576 = replace(
         "macs_per_cycle": _assumed("published latencies behave as 1024 dense"),
         "macs_per_cycle.int4": _assumed("twice int8, as on RK3588"),
         "clock_hz": _assumed("as RK3588"),
-        "buffer_bytes": _assumed("a value with which a latency model fits published figures"),
+        "buffer_bytes": _assumed("a value with which a latency model fits published numbers"),
         "sram_bytes": _NO_SRAM,
         "channel_block": _TABLE_C2,
         "channel_block.int16": _AS_RK3588,
@@ -322,7 +322,7 @@ _RV1106 = replace(
         "dram_bytes": _IN_PACKAGE,
         "matmul": Source("RKNN C API reference 1.6.0, Table 4-1: no matmul calls"),
         "matmul_types": Source("RKNN C API reference 1.6.0, Table 4-1: no matmul calls"),
-        "float16": Source("vendor's toolkit documents: quantised models only"),
+        "float16": Source("vendor's toolkit documents: quantized models only"),
     },
 )
 
@@ -365,8 +365,8 @@ _RV1106B = replace(
         "matmul": Source("support matrix of the vendor's 2.3.2 documents: no matmul calls"),
         "matmul_types": Source("support matrix of the vendor's 2.3.2 documents: no matmul calls"),
         "calls": _LATER_MATRIX,
-        "queries": Source("support matrix of the vendor's 2.3.2 documents; clients see NHWC outputs refused"),
-        "float16": _assumed("as RV1106: quantised models only"),
+        "queries": Source("support matrix of the vendor's 2.3.2 documents; clients see NHWC outputs rejected"),
+        "float16": _assumed("as RV1106: quantized models only"),
     },
 )
 

@@ -30,9 +30,9 @@ COMMANDS = {
     "toolkit": "Install Rockchip's own toolkit, which 'anynpu build' uses, or show which one there is.",
     "check": "Show what runs on the NPU of a chip.",
     "lint": "Find int8 accuracy risks.",
-    "optimize": "Rewrite a model for any int8 quantiser.",
-    "export": "Write a quantised ONNX model with the scales of the recipe, for other tools.",
-    "models": "List well-known networks, and print the recipe of one for 'anynpu compile -c'.",
+    "optimize": "Rewrite a model for any int8 quantizer.",
+    "export": "Write a quantized ONNX model with the scales of the config, for other tools.",
+    "models": "List well-known networks, and print the config of one for 'anynpu compile -c'.",
     "inspect": "Show what is in a model file.",
     "run": "Run a compiled model on the software NPU, or an ONNX model in float32, and show what it sees.",
     "compare": "Compare two forms of one network, layer by layer.",
@@ -47,12 +47,12 @@ COMMANDS = {
     "replay": "Make the calls of a recording again, and name the first that answers differently.",
     "lib": "Show where the drop-in libraries and their headers are.",
     "ort": "Write compiled models for programs that use onnxruntime.",
-    "twin": "Make the twin of a vendor's file, which programs then find by the file's hash.",
+    "twin": "Make the anynpu model of a vendor's file, which programs then find by the file's hash.",
     "selftest": "Run networks whose bytes are known from a real RV1103, and compare byte by byte.",
-    "doctor": "Look at device, driver, library, Python and environment, and say what to do.",
+    "doctor": "Look at device, driver, library, Python and environment, and state what to do.",
     "top": "Show the cores of this machine's virtual and real boards, live: load, jobs and queues.",
-    "demo": "Text detection from model to picture.",
-    "samples": "Write small models and pictures to try the examples of the documentation with.",
+    "demo": "Text detection from model to image.",
+    "samples": "Write small models and images to try the examples of the documentation with.",
     "completion": "Print the completion script of a shell.",
 }
 """The commands in the order of the help, and what each does: the first sentence of its own help."""
@@ -72,7 +72,7 @@ _MODULES = {"run": "run_model"}
 """Modules that are not called as their command."""
 
 _OF_VENDORS = {"vpm-run": "Run the networks of a sample.txt on files, as vpm_run of the boards does."}
-"""What the vendors of this package add, so that the help need not load them; the tables of the vendors say who runs it."""
+"""What the vendors of this package add, so that the help need not load them; the tables of the vendors state who runs it."""
 
 
 class _Commands(TyperGroup):

@@ -263,7 +263,7 @@ class CompileOptions(OptionTable):
     )
     quantizer: str = option(
         "anynpu",
-        "who chooses scales and weights: vendor as Rockchip's toolkit does, with min/max, one range per tensor, fixed weights",
+        "how scales and weights are chosen: vendor as Rockchip's toolkit does, with min/max, one range per tensor, fixed weights",
         choices=QUANTIZERS,
         flag="--quantizer",
     )

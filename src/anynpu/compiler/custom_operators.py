@@ -182,7 +182,7 @@ def _text(value: bytes) -> str | Array:
 
 
 class Declarations:
-    """Shapes and types that an ONNX file states for its tensors. Axes by name have the extent of the input axis of that name."""
+    """Shapes and types that an ONNX file states for its tensors. Axes by name have the size of the input axis of that name."""
 
     def __init__(self, proto: Any) -> None:
         values = (
@@ -199,7 +199,7 @@ class Declarations:
         self._holds = True
 
     def fix(self, inputs: Mapping[str, tuple[int, ...]]) -> None:
-        """Learn what the inputs really are. If one is not what the file says, what it says of other tensors does not hold either."""
+        """Learn what the inputs really are. If one is not what the file states, what it states of other tensors does not hold either."""
         for name, shape in inputs.items():
             for stated, extent in zip(self._shapes.get(name, ()), shape, strict=True):
                 if isinstance(stated, str):
@@ -216,7 +216,7 @@ class Declarations:
         return tuple(extent for extent in extents if extent) if all(extents) else None
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """The type of a tensor; float32 where the file does not say."""
+        """The type of a tensor; float32 where the file does not state."""
         kind = self._kinds.get(name, 0)
         try:
             known: np.dtype[Any] = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(kind) if kind else np.float32)
@@ -241,7 +241,7 @@ def infer_custom(graph: Graph, node: Node, table: CustomTable, declared: Declara
         for name, shape in stated.items():
             if shape is None:
                 raise CompileError(
-                    "nothing tells the shape of an output of a custom operator",
+                    "the shape of an output of a custom operator is not known",
                     node=node.label,
                     operator=node.custom,
                     tensor=name,
@@ -264,9 +264,7 @@ def infer_custom(graph: Graph, node: Node, table: CustomTable, declared: Declara
 
 def _asked(graph: Graph, node: Node, function: ShapeFunction) -> list[tuple[int, ...]]:
     given = [graph.shapes[name] for name in node.inputs]
-    hint = (
-        f"the function takes (input_shapes, attributes) and gives a list of {len(node.outputs)} shapes of positive whole numbers"
-    )
+    hint = f"the function takes (input_shapes, attributes) and gives a list of {len(node.outputs)} shapes of positive integers"
     try:
         shapes = [tuple(int(extent) for extent in shape) for shape in function(given, node.attributes)]
     except Exception as error:  # the caller's own code: it may raise anything

@@ -1,9 +1,9 @@
 """What the vendor's toolkit is given: a model with everything folded, and the range of every tensor, both chosen under its own rules.
 
 Under these rules a tensor has one range, weights are rounded to the nearest code of their channel, and an activation works on the unrounded
-result of its convolution. The candidates are whole ranges, as the toolkit itself takes them, and those of the recipe, without and with
-fitted weights. What is chosen is the best on the samples kept apart and on perturbed copies of them, the worst case first; whole ranges
-stay where nothing is better.
+result of its convolution. The candidates are whole ranges, as the toolkit itself takes them, and those of the quantization
+config, without and with fitted weights. What is chosen is the best on the samples held out and on perturbed copies of them, the
+worst case first; whole ranges stay where nothing is better.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .toolkit.quantizer import (
 #
 # Under these rules a tensor has one range, weights are rounded to the nearest code of their channel, and an activation works on
 # the unrounded result of its convolution. The candidates are whole ranges, as the toolkit itself takes them, and those of the
-# recipe, without and with fitted weights. What is chosen is the best on the samples kept apart and on perturbed copies of them,
+# quantization config, without and with fitted weights. What is chosen is the best on the samples held out and on perturbed copies of them,
 # the worst case first; whole ranges stay where nothing is better.
 
 
@@ -60,15 +60,15 @@ _TRIED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Handover:
-    """A model and its quantisation, for another toolkit.
+    """A model and its quantization, for another toolkit.
 
     :ivar model: an onnx.ModelProto with fixed shapes
     :ivar ranges: smallest and largest value of each tensor by name
-    :ivar samples: the calibration data before normalisation, by input, in the model's layout
+    :ivar samples: the calibration data before normalization, by input, in the model's layout
     :ivar preprocess: what happens to an input before the model, by name
     :ivar notes: what was tried, what was chosen and why
     :ivar folded: the model without fitted weights
-    :ivar score: how it does on the samples that judge; None where that is not known
+    :ivar score: how it does on the samples that evaluate; None where that is not known
     """
 
     model: Any
@@ -219,7 +219,7 @@ def _rebound(steps: list[Step], graph: Graph, changed: Graph) -> list[Step]:
 
 
 def _raw_samples(study: Study) -> list[Mapping[str, Array]]:
-    """The samples that a program would feed: normalisation undone."""
+    """The samples that a program would feed: normalization undone."""
     result: list[Mapping[str, Array]] = []
     for sample in study.data:
         raw = dict(sample)
@@ -231,15 +231,15 @@ def _raw_samples(study: Study) -> list[Mapping[str, Array]]:
     return result
 
 
-# The recipe's result in ONNX's own form: QuantizeLinear and DequantizeLinear after every tensor that has codes, weights as
-# codes.
+# The quantization config's result in ONNX's own form: QuantizeLinear and DequantizeLinear after every tensor that has quantized
+# values, weights as quantized values.
 #
 # Such a model runs in onnxruntime, can be given to other toolkits, and compiles here without calibration data, with its scales
 # kept (:mod:`anynpu.compiler.importers.quantized_models` is the way back).
 
 
 _OPSET = 13
-"""The first in which the scales of a constant can differ by channel."""
+"""The first in which the scales of a constant can differ per channel."""
 
 _INT8 = (-128, 127)
 
@@ -250,7 +250,7 @@ def to_qdq(handed: Handover) -> Any:
 
 
 def scales_of(handed: Handover) -> dict[str, tuple[float, int]]:
-    """Scale and zero point of every tensor that has codes, as ``compile(ranges=...)`` takes them."""
+    """Scale and zero point of every tensor that has quantized values, as ``compile(ranges=...)`` takes them."""
     return {name: _scale(low, high) for name, (low, high) in handed.ranges.items()}
 
 
@@ -324,7 +324,7 @@ class _Writer:
         return self._proto
 
     def _pair(self, name: str, source: str, result: str) -> list[Any]:
-        """The two nodes that round *source* to the codes of the tensor *name*; none if it has no codes."""
+        """The two nodes that round *source* to the quantized values of the tensor *name*; none if it has no quantized values."""
         if name not in self._handed.ranges:
             return []
         scale, zero = _scale(*self._handed.ranges[name])
@@ -344,7 +344,7 @@ class _Writer:
         return made
 
     def _weights(self, node: Any) -> list[Any]:
-        """Weights of an integer operator as codes, and the node that reads them; none if they stay as they are."""
+        """Weights of an integer operator as quantized values, and the node that reads them; none if they stay as they are."""
         name = node.input[1] if len(node.input) > 1 else ""
         values = self._constants.get(name)
         if values is None or values.dtype != np.float32 or name in self._read_as or node.input[0] not in self._read_as:

@@ -21,7 +21,7 @@ class Node:
 
     :ivar custom: the type of a custom operator, whose attributes are those of :class:`anynpu.program.Custom`; else empty
     :ivar rewritten: the compiler put it in the place of a reduction or of arithmetic with constants
-    :ivar apart: its result has codes: it is folded into no other node, and fused to none before it
+    :ivar apart: its result has quantized values: it is folded into no other node, and fused to none before it
     """
 
     op: str
@@ -49,8 +49,8 @@ class Node:
 class Graph:
     """Nodes in topological order, with every shape known.
 
-    :ivar coded: inputs and outputs of the model that are codes, whatever computes them
-    :ivar rounded: tensors that a quantised model rounds to codes: what makes them and what reads them stay two nodes
+    :ivar coded: inputs and outputs of the model that are quantized values, whatever computes them
+    :ivar rounded: tensors that a quantized model rounds to quantized values: what makes them and what reads them stay two nodes
     """
 
     nodes: list[Node]
@@ -92,7 +92,7 @@ class Graph:
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
     def is_visible(self, name: str) -> bool:
-        """Whether a tensor has to exist: as an output of the model, or since a quantised model rounds it."""
+        """Whether a tensor has to exist: as an output of the model, or since a quantized model rounds it."""
         return name in self.outputs or name in self.rounded
 
     def rank(self, name: str) -> int:
@@ -118,7 +118,7 @@ class Graph:
         return free
 
     def remove_unused(self) -> None:
-        """Drop nodes whose results nobody reads, and the constants of such nodes."""
+        """Drop nodes whose results are not read, and the constants of such nodes."""
         needed = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
@@ -141,7 +141,7 @@ def element_type(dtype: np.dtype[Any]) -> int:
 
 
 def external_tensor(name: str, value: Array) -> Any:
-    """A constant without its data: whoever makes a session of the model hands the data over by name."""
+    """A constant without its data: the caller that makes a session of the model passes the data by name."""
     package = onnx()
     proto = package.TensorProto(name=name, data_type=element_type(value.dtype), dims=value.shape)
     proto.data_location = package.TensorProto.EXTERNAL
@@ -154,7 +154,7 @@ def _node_proto(node: Node) -> Any:
     package = onnx()
     proto = package.helper.make_node(node.op, node.inputs, node.outputs, name=node.name or None, domain=node.domain or None)
     for key, value in node.attributes.items():
-        kind = package.AttributeProto.INTS if value == [] else None  # the type of an empty list cannot be told from it
+        kind = package.AttributeProto.INTS if value == [] else None  # the type of an empty list cannot be determined from it
         proto.attribute.append(package.helper.make_attribute(key, value, attr_type=kind))
     return proto
 

@@ -1,4 +1,4 @@
-"""Pictures from files, as arrays for a model's input."""
+"""Images from files, as arrays for a model's input."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .._util import optional as _optional
 from ..errors import ImageError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-"""File names that end so are taken for pictures, in either case."""
+"""File names that end so are taken for images, in either case."""
 
 MAX_BYTES = 1 << 29
-"""Of the file of a picture."""
+"""Of the file of an image."""
 
 MAX_SCANS = 100
-"""Of a JPEG picture: encoders write about ten, and each goes over the whole picture again."""
+"""Of a JPEG image: encoders write about ten, and each goes over the whole image again."""
 
 _JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"
 
 
 def load_image(path: str | os.PathLike[str], height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
-    """The picture in *path* as uint8 [height, width, channels]: RGB, grey for one channel, RGBA for four.
+    """The image in *path* as uint8 [height, width, channels]: RGB, gray for one channel, RGBA for four.
 
     It is scaled to the given size without regard to its proportions: by area where it shrinks, linearly where it grows. The orientation
     stored by a camera is applied.
@@ -33,10 +33,10 @@ def load_image(path: str | os.PathLike[str], height: int, width: int, channels: 
     >>> load_image("street.jpg", 480, 640).shape    # doctest: +SKIP
     (480, 640, 3)
 
-    :raises ImageError: the file is missing, empty, damaged, or not a picture
+    :raises ImageError: the file is missing, empty, damaged, or not an image
     """
     if channels not in (1, 3, 4):
-        raise ImageError(f"a picture has 1, 3 or 4 channels, not {channels}", hint="pass the data as a .npy file")
+        raise ImageError(f"an image has 1, 3 or 4 channels, not {channels}", hint="pass the data as a .npy file")
     return _resize(_optional.cv2(), read_image(path, channels), height, width)
 
 
@@ -78,16 +78,16 @@ class DecodedImages:
 
 
 def read_image(path: str | os.PathLike[str], channels: int = 3) -> npt.NDArray[np.uint8]:
-    """The picture in *path* in its own size: uint8 [height, width, channels], as :func:`load_image` reads it."""
+    """The image in *path* in its own size: uint8 [height, width, channels], as :func:`load_image` reads it."""
     return decode_image(_read(Path(path)), os.fspath(path), channels)
 
 
 def decode_image(encoded: npt.NDArray[np.uint8], name: str, channels: int = 3) -> npt.NDArray[np.uint8]:
-    """The picture in the bytes of a file; *name* is what an error calls it."""
+    """The image in the bytes of a file; *name* is what an error calls it."""
     cv2 = _optional.cv2()
     if channels == 1:
         return _decode(cv2, encoded, cv2.IMREAD_GRAYSCALE, name)[:, :, np.newaxis]
-    # first, so that what is stored, which may have eight bytes per pixel, is gone before the colours come
+    # first, so that what is stored, which may have eight bytes per pixel, is gone before the colors come
     alpha = _alpha(_decode(cv2, encoded, cv2.IMREAD_UNCHANGED, name)) if channels == 4 else None
     colour: npt.NDArray[np.uint8] = cv2.cvtColor(_decode(cv2, encoded, cv2.IMREAD_COLOR, name), cv2.COLOR_BGR2RGB)
     if channels == 3:
@@ -98,7 +98,7 @@ def decode_image(encoded: npt.NDArray[np.uint8], name: str, channels: int = 3) -
 
 
 def _alpha(stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
-    """How opaque each pixel is, where the picture says it."""
+    """How opaque each pixel is, where the image states it."""
     if stored.ndim != 3 or stored.shape[2] != 4:
         return None
     return stored[:, :, 3].copy() if stored.dtype == np.uint8 else (stored[:, :, 3] >> 8).astype(np.uint8)
@@ -107,31 +107,29 @@ def _alpha(stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
 def _read(path: Path) -> npt.NDArray[np.uint8]:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ImageError(f"the picture '{path}' has more than {MAX_BYTES >> 20} MB", hint="save it in a smaller form")
+            raise ImageError(f"the image '{path}' has more than {MAX_BYTES >> 20} MB", hint="save it in a smaller form")
         encoded = path.read_bytes()
     except OSError as error:
-        raise ImageError(
-            f"cannot read the picture '{path}': {error.strerror}", hint="check the path and its permissions"
-        ) from None
+        raise ImageError(f"cannot read the image '{path}': {error.strerror}", hint="check the path and its permissions") from None
     if not encoded:
-        raise ImageError(f"the picture '{path}' is an empty file", hint="replace it or remove it")
+        raise ImageError(f"the image '{path}' is an empty file", hint="replace it or remove it")
     return np.frombuffer(encoded, np.uint8)
 
 
 def _decode(cv2: Any, encoded: npt.NDArray[np.uint8], mode: int, path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     if bytes(encoded[:2]) == _JPEG and encoded.tobytes().count(_SCAN) > MAX_SCANS:
         raise ImageError(
-            f"'{os.fspath(path)}' is a JPEG picture in more than {MAX_SCANS} scans, which would take very long",
+            f"'{os.fspath(path)}' is a JPEG image in more than {MAX_SCANS} scans, which would take very long",
             hint="save it again, or remove it",
         )
-    # Decoding from memory fails on a file that is cut short; cv2.imread would fill the rest of a JPEG with grey.
+    # Decoding from memory fails on a file that is cut short; cv2.imread would fill the rest of a JPEG with gray.
     try:
         picture = cv2.imdecode(encoded, mode)
     except cv2.error:
         picture = None
     if picture is None:
         raise ImageError(
-            f"'{os.fspath(path)}' is not a picture that OpenCV can read, or it is damaged or cut short",
+            f"'{os.fspath(path)}' is not an image that OpenCV can read, or it is damaged or cut short",
             hint="open it in a viewer; save it again as PNG or JPEG, or remove it",
         )
     decoded: npt.NDArray[Any] = picture

@@ -1,4 +1,4 @@
-"""What the compiler says loudly: things that nobody sees in the file that it makes, and that programs or results suffer from."""
+"""What the compiler states with a warning: facts that affect programs or results and cannot be seen in the compiled file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def warn_of_unread_inputs(proto: Any, graph: Graph) -> None:
 
 
 def warn_of_wide_weights(weights: Mapping[str, QdqWeights]) -> None:
-    """Name the weights of a quantised model that are wider than int8: they are rounded anew, so that its codes are not kept."""
+    """Name the weights of a quantized model that are wider than int8: they are rounded again, so that its quantized values are not kept."""
     wide = [
         f"'{name}' is {entry.codes.dtype.name}"
         for name, entry in weights.items()
@@ -49,11 +49,11 @@ def warn_of_wide_weights(weights: Mapping[str, QdqWeights]) -> None:
     ]
     if wide:
         more = f" (and {len(wide) - 1} more)" if len(wide) > 1 else ""
-        _log.warning("weights are int8 here: %s%s, which is rounded to int8 anew and loses accuracy", wide[0], more)
+        _log.warning("weights are int8 here: %s%s, which is rounded to int8 again and loses accuracy", wide[0], more)
 
 
 def warn_of_later_sizes(programs: Sequence[Program]) -> None:
-    """Programs size their buffers by the first set of shapes: say so where another one is larger."""
+    """Programs size their buffers by the first set of shapes: report it where another one is larger."""
     sizes = [[math.prod(spec.shape) for spec in program.input_specs] for program in programs]
     if any(later > first for entry in sizes[1:] for later, first in zip(entry, sizes[0], strict=True)):
         _log.warning("the first of %d shape sets is not the largest, and programs size their buffers by the first", len(programs))

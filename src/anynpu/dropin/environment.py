@@ -30,7 +30,7 @@ class StandIn:
     """A distribution that a program looks for.
 
     :ivar distribution: the name under which it is installed
-    :ivar version: the one that it says it has
+    :ivar version: the one that it states it has
     :ivar modules: which module of anynpu each of its modules takes its names from; an empty text for a package without names
     :ivar files: other files of its packages, by path
     """
@@ -326,7 +326,7 @@ def program_environment(
     :param realtime: jobs take as long as on the chip
     :param machine: the machine type that ``uname`` reports, such as aarch64; ``host`` or None: that of this machine
     :param stand_ins: names of :data:`~anynpu.dropin.environment.STAND_INS`, which Python finds before anything that is installed
-    :param api_version: what the library says that its version is
+    :param api_version: what the library states that its version is
     :param sanitizing: watch the program with the sanitizer
     :param mainline: the board has the kernel's driver ``rocket`` and its device, instead of the vendor's driver
     """

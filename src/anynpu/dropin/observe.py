@@ -4,7 +4,7 @@ What the environment asks for is wrapped around the functions once, when the tab
 
 * ``ANYNPU_CALL_LOG=FILE`` (``-``: stderr), ``ANYNPU_CALL_LOG_FORMAT=human|json``: every call with arguments, result and duration.
 * ``ANYNPU_TRACE=FILE``: the calls as slices of the threads that made them, in the JSON that Perfetto and Chrome open.
-* The vendor's own variable, such as ``RKNN_LOG_LEVEL=0..5``, on stderr: 0 what failed and why, 3 also what is initialised, 4 also every
+* The vendor's own variable, such as ``RKNN_LOG_LEVEL=0..5``, on stderr: 0 what failed and why, 3 also what is initialized, 4 also every
   call, 5 with arguments. Without it, each place of the program where a call fails is reported once; -1 is silence.
 
 Concurrency: each entry is one write to a file that is opened for appending, so that threads and processes do not mix their lines; there is
@@ -95,7 +95,7 @@ class Messages:
 
 
 class CallObserver:
-    """Tells each of *sinks* about each call."""
+    """Reports each of *sinks* about each call."""
 
     def __init__(self, sinks: list[Sink], code_name: Callable[[int], str], messages: Messages) -> None:
         self.messages = messages
@@ -224,7 +224,7 @@ def _message(call: ObservedCall, level: int, timed: bool, served: DropIn) -> Non
         code = f" ({served.code_name(call.result)}, {call.result})" if isinstance(call.result, int) else ""
         say("E", f"{call.name}: {call.why or 'failed'}{code}")
     elif level >= INFORMATION and call.name == served.first_call:
-        say("I", f"initialised context {call.arguments.get('context')} on the software NPU of anynpu")
+        say("I", f"initialized context {call.arguments.get('context')} on the software NPU of anynpu")
     if level >= CALLS:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in call.arguments.items()) if level >= ARGUMENTS else ""
         say("D", f"{call.name}({arguments}) = {call.result}, {call.elapsed_ns / 1e3:.1f} us")

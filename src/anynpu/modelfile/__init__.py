@@ -1,6 +1,6 @@
-"""Model files: write, read and map our own, check what they claim, and tell what the vendors' own files hold.
+"""Model files: write, read and map our own, check what they claim, and report what the vendors' own files hold.
 
-The room, from the outside in:
+The space, from the outside in:
 
 ``file``            write and read a model; weights in memory of the caller
 ``container``       the prefix, the table and the sections
@@ -8,7 +8,7 @@ The room, from the outside in:
 ``validate``        whether a program is sound; ``operator_rules`` and ``float_rules`` have those of each operator
 ``recognise``       what kind of file this is
 ``twins``           what stands in for a vendor's file
-``vendorfile``      what a genuine ``.rknn`` or ``.nb`` says about itself
+``vendorfile``      what a vendor-compiled ``.rknn`` or ``.nb`` states about itself
 """
 
 from .file import (

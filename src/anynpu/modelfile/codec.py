@@ -1,7 +1,7 @@
 """Dataclasses to JSON and back, by their annotations.
 
 What a class declares is what its JSON must hold: an unknown field, a missing one, a value of another type, or an unknown class of a
-union is refused. A field that equals its default is left out, so that a field added later with a default still reads older files.
+union is rejected. A field that equals its default is left out, so that a field added later with a default still reads older files.
 Arrays do not go into the JSON: a :class:`Store` takes them and gives a reference.
 """
 
@@ -129,7 +129,7 @@ def _same(check: Callable[[Any], Any]) -> _Codec:
 
 def _integer(value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise Mismatch(f"takes a whole number, got {_shown(value)}")
+        raise Mismatch(f"takes an integer, got {_shown(value)}")
     if not -(1 << 63) <= value < 1 << 63:
         raise Mismatch("is a number beyond 64 bits")
     return int(value)
@@ -174,7 +174,7 @@ _PLAIN: Mapping[Any, _Codec] = {int: _same(_integer), float: _same(_number), boo
 
 
 # A header can be millions of numbers in one list: lists in which nothing is wrong are read without a call for each entry. Where something
-# may be wrong these give None, and the entries are looked at one by one, so that the message says which it is.
+# may be wrong these give None, and the entries are looked at one by one, so that the message states which it is.
 
 
 def _integers(items: list[Any]) -> tuple[Any, ...] | None:
@@ -314,7 +314,7 @@ def _mapping(codec: _Codec) -> _Codec:
 def _union(arguments: tuple[Any, ...]) -> _Codec:
     """Something or nothing, one of several kinds, or both.
 
-    Dataclasses have the name of the class beside their fields; text, arrays and tuples are told apart by what their JSON is.
+    Dataclasses have the name of the class beside their fields; text, arrays and tuples are distinguished by what their JSON is.
     """
     kinds = [kind for kind in arguments if kind is not type(None)]
     optional = len(kinds) < len(arguments)
@@ -361,7 +361,7 @@ def _name(kind: Any) -> str:
     """A kind for a message."""
     origin = _origin(kind) or kind
     inner = f" of {_name(typing.get_args(kind)[0])}" if origin is tuple else ""
-    return {np.ndarray: "an array", tuple: "a list", str: "text", int: "a whole number", float: "a number"}[origin] + inner
+    return {np.ndarray: "an array", tuple: "a list", str: "text", int: "an integer", float: "a number"}[origin] + inner
 
 
 def _tagged(kinds: list[Any]) -> _Codec:

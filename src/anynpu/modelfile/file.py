@@ -2,7 +2,7 @@
 
 One container for both families, of two sections: the header (JSON: the whole model but for its arrays) and the weights: one blob, in
 which every array is aligned to 64 bytes and equal arrays are stored once. A model without weights lacks the second section, but still
-says how large they are and what they must hash to.
+states how large they are and what they must hash to.
 
 A file is never trusted: whatever it claims is checked before memory is taken or an address is formed. Reading allocates at most
 ``MAX_GROWTH`` times the size of the header, and no copy of the weights where a path is given.
@@ -191,8 +191,8 @@ def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) 
 def read_or_twin(source: Source) -> CompiledModel:
     """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model, found by :func:`find_twin`.
 
-    :raises VendorModelError: it is a vendor's file and there is no twin
-    :raises ModelFormatError: the twin was built with another vendor file
+    :raises VendorModelError: it is a vendor's file and there is no anynpu model
+    :raises ModelFormatError: the anynpu model was built with another vendor file
     """
     try:
         return read(source)
@@ -239,7 +239,7 @@ def encode(model: Model, *, remove_weight: bool = False) -> Encoded:
 def decode(header: Buffer, weights: Buffer | None, *, verify: bool = True) -> CompiledModel:
     """Put a model together whose arrays are views of *weights*; without weights it is a :class:`WeightlessModel`.
 
-    :param weights: memory of at least the size that the header says, at a multiple of 64
+    :param weights: memory of at least the size that the header states, at a multiple of 64
     """
     return _assemble(_parse(memoryview(header)), weights, verify)
 
@@ -402,7 +402,7 @@ def _fields(reference: Any, names: tuple[str, ...]) -> list[Any]:
 
 def _natural(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise Mismatch("has an offset, size or extent that is not a whole number from zero")
+        raise Mismatch("has an offset, size or size that is not an integer from zero")
     return value
 
 

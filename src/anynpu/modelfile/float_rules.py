@@ -1,7 +1,8 @@
 """The rules of float operators: the names, operands, attributes and types of a float layer, and the shapes that follow from them.
 
-After these checks an engine may take the shape of every tensor from its TensorSpec. A shape that cannot be told from a file (an operand
-that is computed, an operator of the rule ``declared``) is what the TensorSpec says; engines that are handed another one stop.
+After these checks an engine may take the shape of every tensor from its TensorSpec. A shape that cannot be determined from a
+file (an operand that is computed, an operator of the rule ``declared``) is what the TensorSpec states; engines that are handed
+another one stop.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ..program.float_operators import IMMEDIATE_TYPES, AttributeRule
 from ..tensor import DType, Layout, TensorSpec
 from .operator_rules import MAX_DIMENSIONS, RuleBroken, require
 
-# The shapes of what float operators make, as far as a file tells them.
+# The shapes of what float operators make, where a file reports them.
 
 
 Shape = tuple[int, ...]
 
 MAX_LIST = 64
-"""Entries of an attribute, and of a constant that holds axes or extents."""
+"""Entries of an attribute, and of a constant that holds axes or sizes."""
 MAX_EXTENT = 1 << 32
 MAX_STEP = 1 << 20
 """Largest kernel, stride, dilation, pad, group or block."""
@@ -62,15 +63,15 @@ class Call:
         return value.shape
 
     def numbers(self, number: int, *, fixed: bool = False) -> tuple[int, ...] | None:
-        """The whole numbers of a constant input; None where it is computed, or not at hand.
+        """The integers of a constant input; None where it is computed, or not at hand.
 
-        :param fixed: it must not be computed: a file that decides only while it runs how much memory it takes is refused
+        :param fixed: it must not be computed: a file that decides only while it runs how much memory it takes is rejected
         """
         value = self.values[number] if self.has(number) else None
-        require(not fixed or (value is not None and value.fixed), f"has extents (input {number}) that are not constant")
+        require(not fixed or (value is not None and value.fixed), f"has sizes (input {number}) that are not constant")
         if value is None or value.constant is None:
             return None
-        require(value.constant.dtype.kind in "iu", f"input {number} is {value.constant.dtype}, not whole numbers")
+        require(value.constant.dtype.kind in "iu", f"input {number} is {value.constant.dtype}, not integers")
         require(value.constant.size <= MAX_LIST, f"input {number} has {value.constant.size} numbers")
         return tuple(map(int, value.constant.reshape(-1)))
 
@@ -91,7 +92,7 @@ class Call:
     def constant(self, number: int) -> Array | None:
         """The elements of an input that must be a constant; None where they are not at hand."""
         value = self.values[number] if self.has(number) else None
-        require(value is not None and value.fixed, f"has extents (input {number}) that are not constant")
+        require(value is not None and value.fixed, f"has sizes (input {number}) that are not constant")
         return value.constant if value is not None else None
 
 
@@ -177,7 +178,7 @@ def _gemm(call: Call) -> _Shapes:
 
 
 def _window(call: Call, kernel: Sequence[int], spatial: int) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Extents that a kernel spans, strides, and pads before and after, by axis."""
+    """Sizes that a kernel spans, strides, and pads before and after, by axis."""
     strides, dilations = ([*(call.op.attribute(key) or [1] * spatial)] for key in ("strides", "dilations"))
     pads = [*(call.op.attribute("pads") or [0] * (2 * spatial))]
     fits = len(kernel) == len(strides) == len(dilations) == spatial and len(pads) == 2 * spatial
@@ -187,7 +188,7 @@ def _window(call: Call, kernel: Sequence[int], spatial: int) -> tuple[list[int],
 
 
 def _slid(call: Call, source: Shape, kernel: Sequence[int], up: bool = False) -> Shape | None:
-    """The extents of what a window gives that slides over *source*."""
+    """The sizes of what a window gives that slides over *source*."""
     spans, strides, before, after = _window(call, kernel, len(source))
     mode = call.op.attribute("auto_pad") if "auto_pad" in FLOAT_OPERATORS[call.op.name].attributes else "NOTSET"
     if mode.startswith("SAME"):
@@ -375,7 +376,7 @@ def _split(call: Call) -> _Shapes:
         even = -(-x[axis] // count)
         parts = (*[even] * (count - 1), x[axis] - even * (count - 1))
     fits = len(parts) == count and sum(parts) == x[axis] and min(parts) > 0
-    require(fits, f"makes {count} parts of the extents {list(parts)} of {x[axis]}")
+    require(fits, f"makes {count} parts of the sizes {list(parts)} of {x[axis]}")
     return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
 
 
@@ -472,7 +473,7 @@ def _einsum(call: Call) -> _Shapes:
     for number, term in enumerate(terms):
         require(len(term) == len(call.shape(number)), f"names the axes '{term}' of {list(call.shape(number))}")
         for letter, extent in zip(term, call.shape(number), strict=True):
-            require(extents.setdefault(letter, extent) in (extent, 1) or extent == 1, f"has two extents for '{letter}'")
+            require(extents.setdefault(letter, extent) in (extent, 1) or extent == 1, f"has two sizes for '{letter}'")
             extents[letter] = max(extents[letter], extent)
     result = right if arrow else "".join(sorted(letter for letter in extents if left.count(letter) == 1))
     require(all(letter in extents for letter in result), f"gives the axes '{result}'")
@@ -535,7 +536,7 @@ SHAPES: Mapping[str, Callable[[Call], _Shapes]] = {
     "transpose": _transpose,
     "unsqueeze": _unsqueeze,
 }
-"""The rules by name; each gives a shape for every result, None for one that it does not tell, or None for all."""
+"""The rules by name; each gives a shape for every result, None for one that it does not report, or None for all."""
 
 
 MAX_OPERATORS = 4096
@@ -589,7 +590,7 @@ def _tensor(spec: TensorSpec) -> Value:
     plain = spec.layout in (Layout.NCHW, Layout.PLAIN) and math.prod(spec.memory_shape) == spec.elements
     require(plain, f"tensor '{spec.name[:64]}' is not row-major")
     codes = spec.quantization is not None
-    require(not codes or spec.dtype is DType.INT8, f"tensor '{spec.name[:64]}' is quantised, and not int8")
+    require(not codes or spec.dtype is DType.INT8, f"tensor '{spec.name[:64]}' is quantized, and not int8")
     require(spec.dtype not in _PACKED, f"tensor '{spec.name[:64]}' is {spec.dtype.value}")
     return Value(spec.shape, _kind(spec.dtype.value))
 
@@ -635,11 +636,11 @@ def _check_operator(op: FloatOp, known: dict[str, Value], tensors: Mapping[str, 
 
 
 def _codes(op: FloatOp, tensors: Mapping[str, TensorSpec]) -> None:
-    """Only what makes numbers of codes reads a quantised tensor, and only what makes codes of numbers writes one."""
+    """Only what makes numbers of quantized values reads a quantized tensor, and only what makes quantized values of numbers writes one."""
     for names, free in ((op.inputs, "DequantizeLinear"), (op.outputs, "QuantizeLinear")):
         for position, name in enumerate(names):
             coded = name in tensors and tensors[name].quantization is not None
-            require(not coded or (op.name == free and position == 0), f"has '{name[:64]}', which is quantised")
+            require(not coded or (op.name == free and position == 0), f"has '{name[:64]}', which is quantized")
 
 
 def _attributes(op: FloatOp, rules: Mapping[str, AttributeRule]) -> None:
@@ -664,7 +665,7 @@ def _attributes(op: FloatOp, rules: Mapping[str, AttributeRule]) -> None:
 
 
 def _result(op: FloatOp, rule: str, values: Sequence[Value | None]) -> str:
-    """The kind of the first result; empty where it is not told."""
+    """The kind of the first result; empty where it is not reported."""
     if op.name in ("Cast", "BitCast"):
         kind = _ONNX_TYPES.get(op.attribute("to"), "")
         require(kind, f"to the element type {op.attribute('to')}")

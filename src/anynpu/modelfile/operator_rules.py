@@ -66,7 +66,7 @@ Seen = set[tuple[int, str, tuple[int, ...], str]]
 
 
 class RuleBroken(Exception):
-    """A rule is broken; the text says which."""
+    """A rule is broken; the text states which."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Operands:
 
 
 def require(condition: object, reason: str) -> None:
-    """Refuse unless *condition* holds."""
+    """Reject unless *condition* holds."""
     if not condition:
         raise RuleBroken(reason)
 
@@ -116,7 +116,7 @@ def _count(operands: Operands, inputs: Sequence[int], outputs: int = 1) -> None:
 
 
 def _dense(spec: TensorSpec) -> tuple[int, ...]:
-    """The extents in memory of a tensor that lies there without gaps."""
+    """The sizes in memory of a tensor that lies there without gaps."""
     shape = spec.memory_shape
     plain = spec.layout is not Layout.NC1HWC2 and math.prod(shape) == spec.elements
     require(plain, f"tensor '{spec.name}' lies in blocks or with padding, which only Convert reads and writes")
@@ -125,7 +125,7 @@ def _dense(spec: TensorSpec) -> tuple[int, ...]:
 
 def _codes(spec: TensorSpec, *, quantized: bool = True) -> None:
     require(spec.dtype in _CODES, f"tensor '{spec.name}' is {spec.dtype.value}; the operator works on int8, uint8 and int16")
-    require(spec.quantization is not None or not quantized, f"tensor '{spec.name}' has no quantisation")
+    require(spec.quantization is not None or not quantized, f"tensor '{spec.name}' has no quantization")
 
 
 def _image(spec: TensorSpec) -> tuple[int, int, int, int]:
@@ -165,9 +165,9 @@ def _channel_array(array: Array, name: str, dtype: str | tuple[str, ...], length
 
 
 def _table(table: Array, groups: tuple[int, ...], channels: int, source: DType, target: DType) -> None:
-    """A look-up table by code of *source*, which gives codes of *target*."""
+    """A look-up table by code of *source*, which gives quantized values of *target*."""
     entries = 1 << source.bits
-    require(source in _CODES and target in _CODES, "a table goes from codes to codes of 8 or 16 bits")
+    require(source in _CODES and target in _CODES, "a table goes from quantized values to quantized values of 8 or 16 bits")
     require(table.ndim == 2 and table.shape[1] == entries, f"a table of shape {list(table.shape)} needs {entries} entries a row")
     require(table.dtype == target.storage, f"a table of {table.dtype.name} gives no {target.value}")
     require(table.shape[0] == (len(groups) or 1), f"{table.shape[0]} table rows for {len(groups) or 'no'} groups of channels")
@@ -206,15 +206,19 @@ def _float_epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, 
         require(not epilogue.table_groups, "there are table groups without a table")
     groups = epilogue.staircase_groups
     require(
-        len(epilogue.staircases) == (len(groups) or min(len(epilogue.staircases), 1)), "staircases and groups differ in number"
+        len(epilogue.staircases) == (len(groups) or min(len(epilogue.staircases), 1)),
+        "threshold tables and groups differ in number",
     )
     require(
-        all(size > 0 for size in groups) and (not groups or sum(groups) == channels), "staircase groups do not fit the channels"
+        all(size > 0 for size in groups) and (not groups or sum(groups) == channels),
+        "threshold table groups do not fit the channels",
     )
     for staircase in epilogue.staircases:
         others = (epilogue.clamp, epilogue.slope, epilogue.residual_multiplier, epilogue.table)
-        require(stairs and target.dtype is DType.INT8, "only a convolution or a product with weights has a staircase, of int8")
-        require(all(other is None for other in others), "a staircase excludes clamp, slope, residual and table")
+        require(
+            stairs and target.dtype is DType.INT8, "only a convolution or a product with weights has a threshold table, of int8"
+        )
+        require(all(other is None for other in others), "a threshold table excludes clamp, slope, residual and table")
         _staircase(staircase, operands)
 
 
@@ -224,13 +228,15 @@ def _staircase(staircase: Staircase, operands: Operands) -> None:
         edges.dtype.name == "float32" and edges.ndim == 1 and 1 <= edges.size <= MAX_EDGES, f"edges are 1 to {MAX_EDGES} float32"
     )
     rising = operands.once(edges, "rising", lambda values: bool(np.isfinite(values).all() and (values[1:] > values[:-1]).all()))
-    require(rising, "the edges of a staircase do not ascend")
-    require(codes.dtype.name == "int8" and codes.shape == (edges.size + 1,), "a staircase has one code more than edges, in int8")
+    require(rising, "the edges of a threshold table do not ascend")
+    require(
+        codes.dtype.name == "int8" and codes.shape == (edges.size + 1,), "a threshold table has one code more than edges, in int8"
+    )
 
 
 def _epilogue(epilogue: Finish, target: TensorSpec, operands: Operands, *, multiplier: bool = True, stairs: bool = False) -> None:
     """*multiplier*: whether the epilogue has one of its own; element-wise operators and, in integers, pooling have not. *stairs*: whether
-    it may have staircases."""
+    it may have threshold tables."""
     if isinstance(epilogue, FixedPoint):
         _fixed_point(epilogue, target, operands, pooling=False)
     else:
@@ -366,7 +372,7 @@ def _dense_layer(op: Dense, operands: Operands) -> None:
     require(_channels(target) == outputs, f"weights for {outputs} outputs, the output has {_channels(target)} channels")
     require(elements // depth * outputs == target.elements, f"{elements // depth} rows of {outputs} are not {target.elements}")
     grouped = source.quantization is not None and not source.quantization.is_per_tensor
-    require(not grouped or depth % _channels(source) == 0, "the input is quantised by channels that its rows cut through")
+    require(not grouped or depth % _channels(source) == 0, "the input is quantized by channels that its rows cut through")
 
 
 def _matmul(op: MatMul, operands: Operands) -> None:
@@ -506,7 +512,7 @@ def _pool(op: Pool, operands: Operands) -> None:
 
 
 def _pool_axis(op: Pool, axis: int, source: int, target: int) -> None:
-    """The extent may be rounded up, but every window meets the input: what the empty ones would hold is not defined."""
+    """The size may be rounded up, but every window meets the input: what the empty ones would hold is not defined."""
     kernel, stride, dilation = op.kernel[axis], op.strides[axis], op.dilations[axis]
     before, after = op.pads[axis], op.pads[axis + 2]
     room = source + before + after - (kernel - 1) * dilation - 1
@@ -562,7 +568,7 @@ def _custom(op: Custom, operands: Operands) -> None:
     for spec in (*operands.inputs, *operands.outputs):
         _dense(spec)
         require(spec.layout is not Layout.NHWC, f"tensor '{spec.name}' is not row-major")
-        require(spec.quantization is None, f"tensor '{spec.name}' is quantised")
+        require(spec.quantization is None, f"tensor '{spec.name}' is quantized")
         require(spec.dtype in _CUSTOM_TYPES, f"tensor '{spec.name}' is {spec.dtype.value}")
     count = len(operands.inputs) + len(op.constants)
     positions = [constant.position for constant in op.constants]

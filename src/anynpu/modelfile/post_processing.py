@@ -1,9 +1,10 @@
 """The end of a model that the host computes, beside the file of the compiled model.
 
-A compiled model ends where operators begin whose results have as many elements as the data says, such as NonMaxSuppression. What follows is
-an ONNX model of its own, ``yolo.tail.onnx`` beside ``yolo.rknn``, which onnxruntime computes. The compiler writes it, sessions run it.
+A compiled model ends where operators begin whose results have as many elements as the data states, such as NonMaxSuppression.
+What follows is an ONNX model of its own, ``yolo.tail.onnx`` beside ``yolo.rknn``, which onnxruntime computes. The compiler
+writes it, sessions run it.
 
-Such a file may come from a stranger, as the model may, and onnxruntime does what an ONNX file says: it reads the files that it names, and
+Such a file may come from a stranger, as the model may, and onnxruntime does what an ONNX file states: it reads the files that it names, and
 a loop ends when the file likes. So a tail is first held against what the compiler writes, and onnxruntime gets what was looked at.
 """
 
@@ -70,7 +71,7 @@ def tail_path(path: str | os.PathLike[str]) -> Path:
 
 
 def checked_tail(data: bytes) -> bytes:
-    """A tail as onnxruntime may have it; refused if it has what no compiler of ours would write.
+    """A tail as onnxruntime may have it; rejected if it has what no compiler of ours would write.
 
     That is: tensors that lie in files or elsewhere in memory, functions, loops, operators of others than ONNX.
 
@@ -82,7 +83,9 @@ def checked_tail(data: bytes) -> bytes:
     try:
         proto.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError):
-        raise CompileError("this is no tail of a model: it is not an ONNX file", hint="compile the model again") from None
+        raise CompileError(
+            "this is no post-processing file of a model: it is not an ONNX file", hint="compile the model again"
+        ) from None
     _require(not proto.functions and not proto.training_info, "it has functions")
     nodes = 0
     for graph in _graphs(proto.graph, 0):
@@ -114,7 +117,7 @@ def _check_sizes(proto: Any) -> None:
         raise
     except Exception as error:  # raised from C++ with several types
         text = str(error).strip().partition("\n")[0][:400]
-        raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from None
+        raise CompileError(f"this is no post-processing file of a model: {text}", hint="compile the model again") from None
 
 
 def infer_shapes(proto: Any, check: Callable[[Any], None]) -> Any:
@@ -209,7 +212,9 @@ def _elements(dims: Iterable[int]) -> int:
 
 def _require(condition: bool, reason: str) -> None:
     if not condition:
-        raise CompileError(f"this is no tail of a model: {reason}", hint="compile the model again; do not trust the file")
+        raise CompileError(
+            f"this is no post-processing file of a model: {reason}", hint="compile the model again; do not trust the file"
+        )
 
 
 class Tail:
@@ -231,7 +236,7 @@ class Tail:
             path = Path(data)
             path = path if path.name.endswith(".tail.onnx") else tail_path(path)
             if not path.is_file():
-                raise CompileError(f"there is no file {path}", hint="compile writes it beside a model that has a tail")
+                raise CompileError(f"there is no file {path}", hint="compile writes it next to a model with host post-processing")
             data = path.read_bytes()
         data = checked_tail(data)
         options = runtime.SessionOptions()
@@ -243,7 +248,7 @@ class Tail:
             self._session = ort_session(data, options)
         except Exception as error:  # onnxruntime's exception classes are private
             text = str(error).strip().partition("\n")[0][:400]
-            raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from error
+            raise CompileError(f"this is no post-processing file of a model: {text}", hint="compile the model again") from error
         for entry in (*self._session.get_inputs(), *self._session.get_outputs()):
             _require(
                 entry.type.startswith("tensor(") and entry.type != "tensor(string)", f"'{entry.name:.80}' is {entry.type:.80}"
@@ -263,7 +268,7 @@ class Tail:
         }
 
     def spec(self, name: str) -> TensorSpec:
-        """What is known of an output; an extent of -1 depends on the data."""
+        """What is known of an output; a size of -1 depends on the data."""
         return self._specs[name]
 
     def input_type(self, name: str) -> np.dtype[Any]:
@@ -282,13 +287,17 @@ class Tail:
         """
         missing = [name for name in self.inputs if name not in values]
         if missing:
-            raise FeedNameError(f"the tail reads '{missing[0]}', which is not given", hint=f"it reads: {', '.join(self.inputs)}")
+            raise FeedNameError(
+                f"host post-processing reads '{missing[0]}', which is not given", hint=f"it reads: {', '.join(self.inputs)}"
+            )
         feed = {name: np.ascontiguousarray(values[name], self.input_type(name)) for name in self.inputs}
         made = dict(zip(self.outputs, self._computed(feed, timeout), strict=True))
         found = []
         for name in outputs or self.outputs:
             if name not in made and name not in values:
-                raise FeedNameError(f"there is no output '{name}'", hint=f"the tail makes: {', '.join(self.outputs)}")
+                raise FeedNameError(
+                    f"there is no output '{name}'", hint=f"the host post-processing makes: {', '.join(self.outputs)}"
+                )
             found.append(made[name] if name in made else np.asarray(values[name]))
         return found
 
@@ -308,9 +317,11 @@ class Tail:
             return list(self._session.run(None, feed, options))
         except Exception as error:  # onnxruntime's exception classes are private
             if late.is_set():
-                raise DeviceTimeout(f"the tail did not finish within {timeout:g} s", hint="give it more time") from None
+                raise DeviceTimeout(
+                    f"the host post-processing did not finish within {timeout:g} s", hint="give it more time"
+                ) from None
             raise DeviceError(
-                f"the tail failed in onnxruntime: {str(error).strip()[:400]}", hint="compile the model again"
+                f"the host post-processing failed in onnxruntime: {str(error).strip()[:400]}", hint="compile the model again"
             ) from None
         finally:
             if timer is not None:

@@ -1,8 +1,8 @@
-"""Twins: models of ours that stand in for files that only a vendor's runtime executes.
+"""Anynpu models: models of ours that stand in for files that only a vendor's runtime executes.
 
-A twin lies beside the vendor's file, as ``NAME.anynpu``, or in a folder under the hash of the vendor's file. The second way also serves
-programs that read a file into memory and pass the bytes, as most do. Two folders are searched: the one that ``ANYNPU_TWINS`` names, then
-``anynpu/twins`` in the user's cache.
+An anynpu model lies beside the vendor's file, as ``NAME.anynpu``, or in a folder under the hash of the vendor's file. The second
+way also serves programs that read a file into memory and pass the bytes, as most do. Two folders are searched: the one that
+``ANYNPU_TWINS`` names, then ``anynpu/twins`` in the user's cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER_VARIABLE = "ANYNPU_TWINS"
 
 
 def twin_folders() -> list[Path]:
-    """Where twins are looked for by hash; the first one is where new ones are put."""
+    """Where anynpu models are looked for by hash; the first one is where new ones are put."""
     named = os.environ.get(FOLDER_VARIABLE, "")
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
@@ -36,12 +36,12 @@ def vendor_hash(source: Source) -> str:
 
 
 def twin_name(source: Source) -> str:
-    """Under which name the twin of a vendor's file lies in a folder of twins."""
+    """Under which name the anynpu model of a vendor's file lies in a folder of anynpu models."""
     return f"{vendor_hash(source)}{TWIN_SUFFIX}"
 
 
 def find_twin(source: Source) -> Path | None:
-    """The twin of a vendor's file, given as its path or as its bytes; None where there is none."""
+    """The anynpu model of a vendor's file, given as its path or as its bytes; None where there is none."""
     if isinstance(source, (str, os.PathLike)):
         beside = Path(source).with_suffix(TWIN_SUFFIX)
         if beside.is_file():

@@ -26,7 +26,7 @@ MAX_TENSORS = 100_000
 MAX_PORTS = 4096
 """Inputs or outputs of a layer or a program."""
 MAX_PROPERTIES = 1024
-"""Entries of what the ONNX model says about itself."""
+"""Entries of what the ONNX model states about itself."""
 MAX_METADATA_LENGTH = 1 << 18
 """Characters of all of it: sessions and servers pass it on whole."""
 
@@ -149,7 +149,7 @@ def _quantization(spec: TensorSpec, name: str) -> None:
         require(-126 <= quantization.fraction_bits <= 126, f"{name} has {quantization.fraction_bits} fraction bits")
         return
     sizes = quantization.group_sizes
-    require(not sizes or sum(sizes) == spec.channels, f"{name} is quantised for {sum(sizes)} channels and has {spec.channels}")
+    require(not sizes or sum(sizes) == spec.channels, f"{name} is quantized for {sum(sizes)} channels and has {spec.channels}")
     integer = not spec.dtype.is_float and spec.dtype is not DType.BOOL
     low, high = spec.dtype.limits if integer and spec.dtype.bits <= 16 else (-(1 << 31), (1 << 31) - 1)
     require(all(low <= zero <= high for zero in quantization.zero_points), f"{name} has a zero point outside its type")
@@ -188,7 +188,7 @@ def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
 def _lives(program: Program) -> dict[str, tuple[int, int]]:
     """From which layer to which layer the memory of each owner is needed; checks that everything is made once and before it is read.
 
-    What goes in and out of a stretch of float layers is needed from its first layer on, because they are executed as one. What only they
+    What goes in and out of a segment of float layers is needed from its first layer on, because they are executed as one. What only they
     themselves read needs no memory.
     """
     owner = program.views
@@ -252,7 +252,7 @@ def _memory(program: Program, lives: Mapping[str, tuple[int, int]]) -> None:
 
 
 def _overlaps(program: Program, lives: Mapping[str, tuple[int, int]]) -> None:
-    """Walk through the layers with a list of what is in memory, sorted by address: only neighbours can collide."""
+    """Walk through the layers with a list of what is in memory, sorted by address: only neighbors can collide."""
     offsets, tensors = program.memory.offsets, program.tensors
     placed: list[tuple[int, str]] = []
     born: dict[int, list[str]] = {}
@@ -290,4 +290,4 @@ def _preprocess(model: Model) -> None:
         require(all(preprocess.std), f"std of '{name[:64]}' is zero")
         shape = model.programs[0].tensors[name].shape
         is_picture = len(shape) == 4 and shape[1] == 3
-        require(is_picture or not preprocess.picture, f"'{name[:64]}' has a pre-process node, but is no picture")
+        require(is_picture or not preprocess.picture, f"'{name[:64]}' has a pre-process node, but is no image")

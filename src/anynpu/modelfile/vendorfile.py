@@ -1,7 +1,7 @@
-"""The vendors' own model files: what they say about themselves.
+"""The vendors' own model files: what they state about themselves.
 
 Such a file can be inspected here and executed by the vendor's runtime only. Each vendor's table has a reader for each of its formats; what
-it does not understand stays closed, and ``notes`` says so. ``read_NAME`` reads a file of one format: ``read_rknn``, ``read_nb``.
+it does not understand stays closed, and ``notes`` reports it. ``read_NAME`` reads a file of one format: ``read_rknn``, ``read_nb``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DAMAGED = "the file is damaged or was cut off; copy it again or export it again 
 
 @dataclass(frozen=True)
 class VendorTensor:
-    """An input or output, as far as the file tells.
+    """An input or output, where the file reports.
 
     :ivar shape: in the order of the original model (N, C, H, W)
-    :ivar dtype: such as ``int8``; empty where the file does not say
-    :ivar layout: such as ``nchw``; empty where the file does not say
-    :ivar quantization: ``affine``, ``fixed point``, ``none``, or empty where the file does not say
+    :ivar dtype: such as ``int8``; empty where the file does not state
+    :ivar layout: such as ``nchw``; empty where the file does not state
+    :ivar quantization: ``affine``, ``fixed point``, ``none``, or empty where the file does not state
     """
 
     name: str
@@ -41,16 +41,16 @@ class VendorTensor:
 
 @dataclass(frozen=True)
 class VendorModelInfo:
-    """What a vendor's file says about itself.
+    """What a vendor's file states about itself.
 
     :ivar version: of the file format
     :ivar target: the chips it was compiled for, or the number that the hardware must have
     :ivar target_id: that number, for a .nb; 0 where there is none
     :ivar chip: the first of those that is in the catalogue; empty where none is
     :ivar toolkit: the tool that wrote it and its version
-    :ivar memory_bytes: memory pool that it needs; 0 where the file does not say
+    :ivar memory_bytes: memory pool that it needs; 0 where the file does not state
     :ivar notes: what was not understood, or is not in the file
-    :ivar preprocess: mean and std of inputs, where the file says them
+    :ivar preprocess: mean and std of inputs, where the file states them
     """
 
     kind: FileKind
@@ -69,7 +69,7 @@ class VendorModelInfo:
 
 
 def read(source: Source) -> VendorModelInfo:
-    """What a file that a vendor's tools wrote says about itself.
+    """What a file that a vendor's tools wrote states about itself.
 
     :raises ModelFormatError: it is no such file, or is damaged
     """
@@ -83,7 +83,7 @@ def read(source: Source) -> VendorModelInfo:
 
 
 def refuse_vendor_model(contents: Contents, vendor: Vendor, form: FileFormat) -> NoReturn:
-    """Raise the error for a model that only the vendor's runtime executes, with what the file says about itself."""
+    """Raise the error for a model that only the vendor's runtime executes, with what the file states about itself."""
     info = cast(VendorModelInfo, form.read(contents.data))
     stem = Path(contents.name).stem if contents.mapped else "model"
     file = contents.name if contents.mapped else f"model{vendor.suffixes[0]}"
@@ -91,7 +91,7 @@ def refuse_vendor_model(contents: Contents, vendor: Vendor, form: FileFormat) ->
     chip = info.chip or vendor.chips[0].name
     raise VendorModelError(
         f"{contents.name} was compiled by {info.toolkit or form.toolkit}{target}; only the vendor's runtime can execute it",
-        hint=f"make its twin (anynpu twin {file} --onnx {stem}.onnx), or put one beside it (anynpu compile {stem}.onnx -o {stem}.anynpu "
+        hint=f"make one (anynpu twin {file} --onnx {stem}.onnx), or put one beside it (anynpu compile {stem}.onnx -o {stem}.anynpu "
         f"--target {chip}), or run on the board",
     )
 

@@ -28,7 +28,7 @@ uint64_t anynpu_peak(uint64_t rounds);
 
 /* range[0] is the smallest and range[1] the largest value; infinity and -infinity where there is none. */
 void anynpu_minmax_f32(const float *values, size_t count, float range[2]);
-/* The same by channel of an NCHW tensor. */
+/* The same per channel of an NCHW tensor. */
 void anynpu_minmax_channels_f32(const float *values, size_t n, size_t c, size_t hw, float *low, float *high);
 /* Adds to counts[(int)((value - low) * inverse_step)], the index clamped to the first and last bin. */
 void anynpu_histogram_f32(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
@@ -57,7 +57,7 @@ void anynpu_channel_columns_f32(const struct anynpu_window *window, const float 
 /* Rounds columns of weights, columns[column][output], one after the other to whole multiples of size within lowest and highest, each making
  * up for what those before it have lost.
  *
- * energy[column][column], with stride doubles from one row to the next, says how columns go together, and gradient[column][output] what is
+ * energy[column][column], with stride doubles from one row to the next, states how columns go together, and gradient[column][output] what is
  * missing; it is changed. differences receives by how much each weight has become smaller. Returns whether any has moved. */
 int anynpu_round_columns_f64(size_t columns, size_t outputs, const double *energy, size_t stride, const double *size,
                              const double *lowest, const double *highest, double *gradient, double *chosen, double *differences);
@@ -99,7 +99,7 @@ struct anynpu_place {
 enum anynpu_step {
     ANYNPU_MOVE,     /* the elements as they are; both types have the same size */
     ANYNPU_FLIP,     /* byte ^ flip */
-    ANYNPU_LINE,     /* clamp((slope * (byte ^ flip) + offset) >> 16, low, high), by channel */
+    ANYNPU_LINE,     /* clamp((slope * (byte ^ flip) + offset) >> 16, low, high), per channel */
     ANYNPU_TABLE,    /* table[256 * channel + byte] */
     ANYNPU_INTEGERS, /* integers to integers, clamped to low and high */
     ANYNPU_VALUES    /* (code - source_zero) * source_scale, then (x - mean) / std, then the code of that in the target */
@@ -135,7 +135,7 @@ void anynpu_pack_int4(const uint8_t *source, uint8_t *target, size_t count);
 
 /* ---- the integer engine; descriptors are in engine.h ---- */
 
-/* Finds what runs a layer (kind, codes and descriptor are set) at a level: its plain C, and a fast kernel where one fits. 0: the
+/* Finds what runs a layer (kind, quantized values and descriptor are set) at a level: its plain C, and a fast kernel where one fits. 0: the
  * processor does not have that level. */
 int anynpu_choose(struct anynpu_layer *layer, int level);
 /* What was chosen, as text. */
@@ -183,13 +183,13 @@ enum anynpu_matrix_order {
  * as many as the matrix has, from `first` on. */
 struct anynpu_matrix_source {
     int32_t order;
-    int32_t bits; /* of an element: 16 for float16; 8 or 4 for codes, which become float16 where the matrix is of that type. Elements of
+    int32_t bits; /* of an element: 16 for float16; 8 or 4 for quantized values, which become float16 where the matrix is of that type. Elements of
                      four bits are two a byte, the first in the low half; k, n and first are even then */
     size_t k, n;
     size_t first;
     size_t block_k, block_n; /* ANYNPU_BLOCKED: what k and n are multiples of */
     size_t segment;          /* ANYNPU_BLOCKED: rows of a segment, a multiple of block_k; the last may have fewer */
-    const int32_t *zero;     /* codes that become float16: what is subtracted first, by column; NULL: nothing */
+    const int32_t *zero;     /* quantized values that become float16: what is subtracted first, by column; NULL: nothing */
 };
 
 /* Bytes that each thread needs, aligned to 64. */

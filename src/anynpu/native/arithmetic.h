@@ -1,6 +1,6 @@
-/* From sums to codes: the arithmetic of anynpu.program.arithmetic, in the one place where C has it.
+/* From sums to quantized values: the arithmetic of anynpu.program.arithmetic, in the one place where C has it.
  *
- * The chip's rule is integers (anynpu_fixed_...). By the float rule every step is a float32 operation, rounded by itself: the build switches contraction off. The loops run over channels and have no
+ * The chip's rule is integers (anynpu_fixed_...). In rounding mode ``simulator`` every step is a float32 operation, rounded on its own: the build switches contraction off. The loops run over channels and have no
  * branches inside, so that a compiler vectorises them. */
 #ifndef ANYNPU_ARITHMETIC_H
 #define ANYNPU_ARITHMETIC_H
@@ -10,13 +10,13 @@
 /* Channels that go through the float steps together; their values stay in registers or in the first cache. */
 enum { ANYNPU_RUN = 64 };
 
-/* Half to even, below 2^22: a float of 2^23 and more has no room for a fraction, and adding rounds. */
+/* Half to even, below 2^22: a float of 2^23 and more has no space for a fraction, and adding rounds. */
 static inline float anynpu_round(float value)
 {
     return (value + 12582912.0f) - 12582912.0f;
 }
 
-/* values = (codes - zeros), in float */
+/* values = (quantized values - zeros), in float */
 static inline void anynpu_differences_i8(const int8_t *restrict codes, const int32_t *restrict zeros, size_t count,
                                          float *restrict values)
 {
@@ -62,7 +62,7 @@ static inline void anynpu_finish(const struct anynpu_epilogue *epilogue, size_t 
     }
 }
 
-/* The codes of channels [first, first + count), through the table where there is one. */
+/* The quantized values of channels [first, first + count), through the table where there is one. */
 #define ANYNPU_STORE(name, type, index, entries)                                                                               \
     static inline void anynpu_store_##name(const struct anynpu_epilogue *epilogue, size_t first, size_t count,                  \
                                            const int32_t *restrict codes, type *restrict y)                                    \
@@ -93,7 +93,7 @@ static inline int8_t anynpu_climb(const struct anynpu_staircase *stairs, float v
     return stairs->codes[i];
 }
 
-/* The code of a sum, through its channel's staircase. */
+/* The code of a sum, through its channel's threshold table. */
 static inline int8_t anynpu_stairs_code(const struct anynpu_epilogue *epilogue, size_t channel, int64_t sum)
 {
     const struct anynpu_staircase *stairs = epilogue->staircases + (epilogue->staircase == NULL ? 0 : epilogue->staircase[channel]);

@@ -233,7 +233,7 @@ struct vectors {
     size_t vectors, count;
 };
 
-/* The structures come by value: a store of codes may be to anywhere, and what it could change would be loaded again each time. */
+/* The structures come by value: a store of quantized values may be to anywhere, and what it could change would be loaded again each time. */
 INLINE void binary_vectors(const int kind, const int right_stays, const struct binary_lanes lanes, struct vectors v)
 {
     const floats constant = term(kind, v.right, lanes.right_zero, lanes.right_multiplier);
@@ -335,7 +335,7 @@ static void binary_block(struct blocks *blocks, int8_t *y)
     }
 }
 
-/* The operand's codes in a block; a scalar is spread over a vector. */
+/* The operand's quantized values in a block; a scalar is spread over a vector. */
 static const int8_t *block_codes(const struct blocks *blocks, const struct operand *operand, const int8_t *codes, size_t block,
                                  int8_t spread[LANES])
 {

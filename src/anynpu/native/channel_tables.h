@@ -1,4 +1,4 @@
-/* Tables that differ by channel, where there are few different ones.
+/* Tables that differ per channel, where there are few different ones.
  *
  * Channels of one table are often scattered, and a run of two or three of them is no vector. So every code is looked up in each table, and
  * the entry of its own channel's table is kept, byte by byte: two or three passes over whole vectors. */
@@ -13,7 +13,7 @@
 #define CHANNEL_BLOCK 2048 /* bytes at a time: the buffers stay in the first-level cache */
 #define CHANNEL_SLACK 64   /* a kernel may read whole vectors */
 
-/* y[i] = table[(uint8_t)y[i]], for rows of count codes */
+/* y[i] = table[(uint8_t)y[i]], for rows of count quantized values */
 typedef void translate_in_place(int8_t *y, size_t rows, size_t stride, size_t count, const int8_t *table);
 
 /* The different rows in use; 0 where there are more than CHANNEL_TABLES. */

@@ -1,5 +1,5 @@
 /* What a convolution sees at some positions of its output, and the rounding of its weights one column after the other: the inner loops of
- * the compiler's re-fit. */
+ * the compiler's weight reconstruction. */
 #include "anynpu_native.h"
 
 /* Where the taps of one window lie in the plane of a channel; -1 in the padding. */
@@ -49,7 +49,7 @@ void anynpu_channel_columns_f32(const struct anynpu_window *window, const float 
         }
 }
 
-/* To the nearest whole number, ties to even, in a way that compilers make vectors of; beyond 2^51 codes are clamped anyway. */
+/* To the nearest integer, ties to even, in a way that compilers make vectors of; beyond 2^51 quantized values are clamped anyway. */
 static double nearest(double value)
 {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52 */

@@ -16,7 +16,7 @@
 #define MAX_BLOCKS 2
 #define MAX_PIXELS 12
 
-/* ---------------------------------------------------------------- from accumulators to codes */
+/* ---------------------------------------------------------------- from accumulators to quantized values */
 
 INLINE __m256i load_integers(const int32_t *from)
 {
@@ -24,7 +24,7 @@ INLINE __m256i load_integers(const int32_t *from)
 }
 
 /* Rounded to integers, before the zero point is added. A float that is too large is clamped here; one that is too small
- * becomes the smallest integer, which stays the smallest when it is packed, and the lower clamp waits until all codes are in
+ * becomes the smallest integer, which stays the smallest when it is packed, and the lower clamp waits until all quantized values are in
  * one register. */
 INLINE __m256i finish_block(__m256i accumulator, const struct conv_line *line, size_t channel, const int8_t *residual, int slope)
 {
@@ -60,7 +60,7 @@ INLINE __m256i finish_fixed(__m256i accumulator, const struct conv_line *line, s
     return _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(FIXED_MAGIC_BITS));
 }
 
-/* Codes of two blocks; packing interleaves them by lanes of 128 bits, and so it does with their zero points. */
+/* Quantized values of two blocks; packing interleaves them by lanes of 128 bits, and so it does with their zero points. */
 INLINE __m128i pack_blocks(__m256i first, __m256i second, __m256i zero, const int8_t *low)
 {
     __m256i words = _mm256_permute4x64_epi64(_mm256_adds_epi16(_mm256_packs_epi32(first, second), zero), 0xd8);

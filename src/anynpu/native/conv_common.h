@@ -1,7 +1,7 @@
 /* What the fast convolutions share: how a convolution is cut into lines, how weights are packed, how the input is padded on
  * the way.
  *
- * With channels last, the input under one kernel row is one run of kw * cin neighbouring elements; a convolution is a few
+ * With channels last, the input under one kernel row is one run of kw * cin neighboring elements; a convolution is a few
  * runs for each output pixel, and no matrix of patches is ever built. (Dilation and groups break a row into kw runs of a
  * pixel's channels each.) Where there is padding, input rows pass through a ring of padded rows that stays in the cache; a
  * border is then like any other place.
@@ -26,7 +26,7 @@
 #define CONV_CACHED_WEIGHTS 262144 /* weights larger than this are used for a band of rows before the next tile's displace them */
 #define CONV_CACHED_BAND 131072    /* bytes of padded rows in such a band */
 
-/* Constants by output channel, those of a tile's first channel first. Padded channels are all 0. */
+/* Constants per output channel, those of a tile's first channel first. Padded channels are all 0. */
 struct conv_channels {
     const int32_t *bias;        /* with the input's zero point in it */
     const int32_t *weight_zero; /* of the weights as they are packed */
@@ -89,7 +89,7 @@ struct conv_target {
     enum conv_weight_form form;
     size_t element_size; /* of an activation in the ring, and of a packed weight */
     size_t granule;      /* elements of a run in one step */
-    size_t interleave;   /* neighbouring elements of a channel in a packed step: [granule / interleave][tile][interleave] */
+    size_t interleave;   /* neighboring elements of a channel in a packed step: [granule / interleave][tile][interleave] */
     size_t line_pixels;  /* of a pointwise convolution at a time: what it reads and writes stays in the cache */
     /* of the next tile where so many channels (a multiple of 8) are left, in lines of so many pixels */
     size_t (*tile_width)(size_t channels, size_t pixels);
@@ -244,7 +244,7 @@ static inline struct conv_channels conv_channels_at(const void *packed, size_t c
     };
 }
 
-/* bias - sum(input_zero * (w - weight_zero)), so that the kernels multiply codes as they are. Modulo 2^32, like the
+/* bias - sum(input_zero * (w - weight_zero)), so that the kernels multiply quantized values as they are. Modulo 2^32, like the
  * accumulators. */
 static inline int32_t conv_packed_bias(const struct anynpu_conv *conv, size_t oc, size_t group_cin, size_t first_input)
 {
@@ -256,7 +256,7 @@ static inline int32_t conv_packed_bias(const struct anynpu_conv *conv, size_t oc
     return (int32_t)bias;
 }
 
-/* What the float rule and the chip's have each for themselves. */
+/* What rounding mode ``simulator`` and the chip's have each for themselves. */
 static inline void conv_pack_rule(const struct anynpu_epilogue *epilogue, size_t oc, float *floats, size_t count)
 {
     const struct anynpu_fixed_point *fixed = epilogue->fixed;

@@ -16,7 +16,7 @@
 #define MAX_BLOCKS 4
 #define MAX_PIXELS 8
 
-/* ---------------------------------------------------------------- from accumulators to codes */
+/* ---------------------------------------------------------------- from accumulators to quantized values */
 
 /* Rounded to integers of 16 bits, before the zero point is added. Conversion and narrowing saturate. */
 INLINE int16x4_t finish_block(int32x4_t accumulator, const struct conv_line *line, size_t channel, const int8_t *residual,
@@ -56,7 +56,7 @@ INLINE int16x4_t finish_fixed(int32x4_t accumulator, const struct conv_line *lin
     return vqmovn_s32(vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(FIXED_MAGIC_BITS)));
 }
 
-/* Codes of two blocks. */
+/* Quantized values of two blocks. */
 INLINE int8x8_t pack_blocks(int16x4_t first, int16x4_t second, const struct conv_line *line, size_t channel)
 {
     const int32_t *zero_point = line->channels.zero_point + channel;
@@ -71,7 +71,7 @@ INLINE int8x8_t pack_fixed(int16x4_t first, int16x4_t second, const struct conv_
     return vmax_s8(codes, vld1_s8(line->channels.low_codes + channel));
 }
 
-/* Codes of blocks j and j + 1. */
+/* Quantized values of blocks j and j + 1. */
 INLINE int8x8_t finish_pair(const int32x4_t *accumulators, const struct conv_line *line, int j, const int8_t *residual,
                             enum fixed_form form, int slope)
 {

@@ -19,7 +19,7 @@
 #define MAX_PIXELS 14
 #define MAX_WORDS 384 /* accumulators of a tile, at the most */
 
-/* ---------------------------------------------------------------- from accumulators to codes */
+/* ---------------------------------------------------------------- from accumulators to quantized values */
 
 /* Zero points of the tile's blocks as packs_epi32 would leave them. */
 struct zero_points {
@@ -38,7 +38,7 @@ INLINE struct zero_points load_zero_points(int count, const struct conv_line *li
 }
 
 /* Rounded to integers, before the zero point is added. A float that is too large is clamped here; one that is too small
- * becomes the smallest integer, which stays the smallest when it is packed, and the lower clamp waits until 64 codes are in
+ * becomes the smallest integer, which stays the smallest when it is packed, and the lower clamp waits until 64 quantized values are in
  * one register. */
 INLINE __m512i finish_block(__m512i accumulator, const struct conv_line *line, size_t channel, const int8_t *residual, int slope)
 {
@@ -72,7 +72,7 @@ INLINE __m512i finish_fixed(__m512i accumulator, const struct conv_line *line, s
     return _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(FIXED_MAGIC_BITS));
 }
 
-/* Codes of up to four blocks in one register. Packing saturates and interleaves by lanes of 128 bits; zero points are added
+/* Quantized values of up to four blocks in one register. Packing saturates and interleaves by lanes of 128 bits; zero points are added
  * between. */
 INLINE __m512i pack_blocks(int count, const __m512i *blocks, const struct zero_points *zero, const int8_t *low)
 {
@@ -132,7 +132,7 @@ INLINE __m512i curve_index_of(__m512i accumulator, const struct curve_numbers *n
     return _mm512_castps_si512(_mm512_min_ps(_mm512_max_ps(t, numbers->low), numbers->high));
 }
 
-/* Codes of a tile, the pixels of which have `width` words each. */
+/* Quantized values of a tile, the pixels of which have `width` words each. */
 static __attribute__((noinline)) void finish_words(const struct conv_line *line, ptrdiff_t first, size_t pixels, size_t width,
                                                    const uint16_t *words)
 {
@@ -188,7 +188,7 @@ INLINE void finish_curve(int blocks, int half, int pixels, __m512i accumulators[
     finish_words(line, first, (size_t)pixels, (size_t)width, words);
 }
 
-/* What is rare: a slope, channels that do not exist, the float rule with a residual. From memory, and for all shapes of tiles. */
+/* What is rare: a slope, channels that do not exist, rounding mode ``simulator`` with a residual. From memory, and for all shapes of tiles. */
 ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
 {
@@ -515,7 +515,7 @@ static void look_up_vbmi(int8_t *y, size_t rows, size_t stride, size_t count, co
         }
 }
 
-/* Entries for the codes in the low bytes of words: pairs of entries by code / 2, then the byte that is meant, in the low byte. */
+/* Entries for the quantized values in the low bytes of words: pairs of entries by code / 2, then the byte that is meant, in the low byte. */
 INLINE __m512i look_up_words(__m512i codes, __m512i t0, __m512i t1, __m512i t2, __m512i t3)
 {
     __m512i pair = _mm512_srli_epi16(codes, 1);

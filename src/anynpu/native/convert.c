@@ -1,4 +1,4 @@
-/* From one type, layout and quantisation to another in one pass.
+/* From one type, layout and quantization to another in one pass.
  *
  * Every layout is a blocked one: NCHW has blocks of one channel, NHWC has one block of all. Where the two sides differ the pass goes
  * tile by tile through a buffer that stays in the first-level cache, and values are converted on the side where the elements of a
@@ -23,7 +23,7 @@ struct pass {
     const struct anynpu_element_kernels *elements;
     anynpu_transpose *transpose;
     size_t source_size, target_size;                 /* bytes an element */
-    size_t c, d, h, w;                               /* extents, rows merged where they follow each other */
+    size_t c, d, h, w;                               /* sizes, rows merged where they follow each other */
     size_t source_row, source_slab, source_block;    /* strides in elements */
     size_t target_row, target_slab, target_block;
     size_t source_pixel, target_pixel;
@@ -474,7 +474,7 @@ static void row_reblock(struct pass *pass, const uint8_t *source, uint8_t *targe
 
 /* ---- the whole tensor ---- */
 
-/* Padding of the target: columns and rows beyond the extent, blocks beyond the channels. */
+/* Padding of the target: columns and rows beyond the size, blocks beyond the channels. */
 static void fill_padding(const struct pass *pass, uint8_t *target)
 {
     const struct anynpu_conversion *job = pass->job;

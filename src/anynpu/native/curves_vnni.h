@@ -1,4 +1,4 @@
-/* Codes of a curve with AVX512-VBMI: a table as steps (fixed_curves.h), 64 words at a time. */
+/* Quantized values of a curve with AVX512-VBMI: a table as steps (fixed_curves.h), 64 words at a time. */
 #ifndef ANYNPU_CURVES_VNNI_H
 #define ANYNPU_CURVES_VNNI_H
 
@@ -6,7 +6,7 @@
 
 #include "fixed_curves.h"
 
-#define CURVE_GROUP 128 /* words that are read, and codes that are written, at a time */
+#define CURVE_GROUP 128 /* words that are read, and quantized values that are written, at a time */
 
 struct curve_place {
     __m512i bucket, index; /* index: in the bucket, from where its code begins */

@@ -1,8 +1,8 @@
 /* Depthwise convolution of int8, a vector of channels at a time, for whichever lanes_*.h was included before.
  *
  * The rows that an output row needs lie in a ring of scratch, padding included, so that no border is a special case; where the
- * instruction set adds several products at once, codes of ROWS_TOGETHER neighbouring rows of the kernel lie interleaved there.
- * A tile is several neighbouring pixels of one vector of channels: a column of the input is loaded once for all the pixels whose
+ * instruction set adds several products at once, quantized values of ROWS_TOGETHER neighboring rows of the kernel lie interleaved there.
+ * A tile is several neighboring pixels of one vector of channels: a column of the input is loaded once for all the pixels whose
  * windows meet it.
  *
  *   sum((x - x_zero) * (w - w_zero)) + bias = sum(x * (w - w_zero)) + (bias - sum(x_zero * (w - w_zero)))
@@ -23,15 +23,15 @@
 #define SLACK (ROWS_TOGETHER > 2 ? 256 : 128) /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
 
-#ifndef CODE_SHIFT /* lanes whose factors have 16 bits take all differences, and codes as they are */
+#ifndef CODE_SHIFT /* lanes whose factors have 16 bits take all differences, and quantized values as they are */
 #define CODE_SHIFT 0
 #define SMALLEST_FACTOR (-255)
 #define LARGEST_FACTOR 255
 #endif
 
 /* Packed, one after the other: the form of the chip's rule, whether sums are clamped for it, and its numbers (lanes_epilogue.h) and the
- * largest exact sums where there is one; bias by channel,
- * factors [vector of channels][rows together][kernel column][lane], the code of the padding by channel, what FIXED_DOUBLE needs. */
+ * largest exact sums where there is one; bias per channel,
+ * factors [vector of channels][rows together][kernel column][lane], the code of the padding per channel, what FIXED_DOUBLE needs. */
 struct depthwise {
     const struct anynpu_conv *conv;
     enum fixed_form form;
@@ -289,7 +289,7 @@ struct sink {
     enum fixed_form form;
     int clamps;
     ints most;                /* of a sum, where that is clamped */
-    struct finish finish;     /* the float rule */
+    struct finish finish;     /* rounding mode ``simulator`` */
     struct fixed_lanes fixed; /* FIXED_SINGLE */
     floats multiplier, residual_multiplier;
     ints residual_zero;
@@ -352,7 +352,7 @@ INLINE void sink_store_fixed(const struct sink *sink, ints sum, size_t pixel)
     codes_store(sink->y + at, fixed_finish(&sink->fixed, t), sink->count);
 }
 
-/* FIXED_CURVE and FIXED_DOUBLE, for neighbouring pixels. All places of a curve are known before the first is looked at: a number is not read
+/* FIXED_CURVE and FIXED_DOUBLE, for neighboring pixels. All places of a curve are known before the first is looked at: a number is not read
  * back while it is on its way to memory. The strip, not the sink: that stays in registers as long as nobody has its address. */
 static __attribute__((noinline)) void store_apart(const struct strip *strip, const ints *sums, size_t pixels, size_t first)
 {
@@ -371,7 +371,7 @@ static __attribute__((noinline)) void store_apart(const struct strip *strip, con
                         strip->residual == NULL ? NULL : strip->residual + (first + i) * step, y);
 }
 
-/* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
+/* Neighboring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
 INLINE void tile(const struct strip *strip, const struct sink *sink, const int kw, const int stride, const int pixels,
                  size_t first)
 {

@@ -1,4 +1,4 @@
-/* Element by element: types, quantisation, mean and std, byte maps. Compiled once for each level. */
+/* Element by element: types, quantization, mean and std, byte maps. Compiled once for each level. */
 #include <string.h>
 
 #if defined(__AVX2__)
@@ -40,7 +40,7 @@ LOAD(i64, int64_t, PLAIN)
 LOAD(u64, uint64_t, PLAIN)
 LOAD(bool, uint8_t, TRUTH)
 
-/* The float types carry no quantisation: zero and scale are not looked at. */
+/* The float types carry no quantization: zero and scale are not looked at. */
 #define LOAD_FLOAT(name, convert)                                                                                              \
     static void load_##name(const void *source, float *target, size_t count, int32_t zero, float scale)                        \
     {                                                                                                                          \
@@ -58,7 +58,7 @@ LOAD_FLOAT(bf16, f32_from_bf16)
 
 /* ---- from float32 to a type: clamp(round_half_even(value / scale) + zero), NaN gives 0 ---- */
 
-/* Adding and subtracting 1.5 * 2^23 rounds to an integer, half to even, for |x| <= 2^22. Beyond that a code of 16 bits is clamped
+/* Adding and subtracting 1.5 * 2^23 rounds to an integer, half to even, for |x| <= 2^22. Beyond that a quantized value of 16 bits is clamped
  * anyway, so x may be clamped first. */
 #define ROUND_F32 12582912.0f
 #define ROUND_LIMIT_F32 4194304.0f

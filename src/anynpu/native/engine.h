@@ -1,4 +1,4 @@
-/* The integer engine: operators as descriptors, kernels as tables of functions, one call that runs a stretch of layers.
+/* The integer engine: operators as descriptors, kernels as tables of functions, one call that runs a segment of layers.
  *
  * What each operator computes is written in anynpu.program and anynpu.program.arithmetic (Python); the plain C of every operator (operators_*.c)
  * is its meaning here, and a fast kernel gives the same bytes. All tensors lie with their channels last. Nothing here allocates or
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Arrays by output channel are padded to a multiple of this many entries, so that a vector load never leaves them. */
+/* Arrays per output channel are padded to a multiple of this many entries, so that a vector load never leaves them. */
 enum { ANYNPU_CHANNEL_PADDING = 64 };
 
 /* An activation as two tables of 513 entries; see anynpu.program.Curve. */
@@ -23,7 +23,7 @@ struct anynpu_curve {
     const int16_t *positive;
 };
 
-/* The chip's integers from an accumulator to a code; see anynpu.program.FixedPoint. Arrays by output channel, padded. */
+/* The chip's integers from an accumulator to a code; see anynpu.program.FixedPoint. Arrays per output channel, padded. */
 struct anynpu_fixed_point {
     const int32_t *channel;    /* in units of 2^-14; NULL: the sum is taken as it is */
     const int32_t *multiplier; /* NULL for pooling: its divisors have them */
@@ -54,7 +54,7 @@ struct anynpu_staircase {
  *   code = clamp(round_half_even(f) + zero_point, low, high), clamped in float before it becomes an integer
  *   code = table[256 * row + (uint8_t)code]
  * With fixed, the steps before the table are those of struct anynpu_fixed_point; multiplier and slope are not looked at.
- * With staircases, the code is that of float(acc) * multiplier, and nothing else is looked at. */
+ * With threshold tables, the code is that of float(acc) * multiplier, and nothing else is looked at. */
 struct anynpu_epilogue {
     const float *multiplier;
     const int32_t *zero_point;
@@ -62,10 +62,10 @@ struct anynpu_epilogue {
     const int32_t *high;
     const float *slope;               /* NULL: none */
     const float *residual_multiplier; /* NULL: no residual */
-    const int32_t *residual_zero;     /* by channel, where there is a residual */
+    const int32_t *residual_zero;     /* per channel, where there is a residual */
     const void *table;                /* NULL: none; int8: rows of 256, int16: rows of 65536 */
-    const int32_t *row;               /* row of the table by channel; NULL: there is one row */
-    const struct anynpu_fixed_point *fixed; /* NULL: the float rule */
+    const int32_t *row;               /* row of the table per channel; NULL: there is one row */
+    const struct anynpu_fixed_point *fixed; /* NULL: rounding mode ``simulator`` */
     const struct anynpu_staircase *staircases; /* NULL: none; convolutions of int8 only */
     const int32_t *staircase;         /* of each channel; NULL: there is one */
 };
@@ -77,14 +77,14 @@ struct anynpu_conv {
     size_t oh, ow, cout;   /* output */
     size_t kh, kw;
     size_t sh, sw;
-    size_t top, left;      /* pads before; those after follow from the output's extent */
+    size_t top, left;      /* pads before; those after follow from the output's size */
     size_t dh, dw;
     size_t groups;
     int32_t input_zero;          /* where all channels have the same */
     const int32_t *input_zeros;  /* by input channel, padded; NULL: input_zero for all */
     const void *weights;         /* int8 or int16 [cout][kh][kw][cin / groups] */
-    const int32_t *weight_zero;  /* by output channel, padded */
-    const void *bias;            /* int32 (int8 weights) or int64 (int16) by output channel, padded */
+    const int32_t *weight_zero;  /* per output channel, padded */
+    const void *bias;            /* int32 (int8 weights) or int64 (int16) per output channel, padded */
     struct anynpu_epilogue epilogue;
 };
 
@@ -125,7 +125,7 @@ struct anynpu_binary {
     struct anynpu_epilogue epilogue; /* without its multiplier */
 };
 
-/* table[x], for count elements whose innermost extent is channels. */
+/* table[x], for count elements whose innermost size is channels. */
 struct anynpu_table {
     size_t count, channels;
     const void *table;
@@ -169,13 +169,13 @@ struct anynpu_pool {
     size_t n, h, w, c, oh, ow;
     size_t kh, kw, sh, sw, top, left, bottom, right, dh, dw;
     int32_t count_include_pad;
-    const int32_t *input_zero; /* by channel, padded */
+    const int32_t *input_zero; /* per channel, padded */
     const int32_t *divisor_multiplier; /* by count, where the epilogue has fixed */
     const int32_t *divisor_shift;
     struct anynpu_epilogue epilogue; /* multiplier is divided by the count in float32 */
 };
 
-/* Rows and columns: [extent][3] = first index, second index, weight of the second in units of 2^-11. */
+/* Rows and columns: [size][3] = first index, second index, weight of the second in units of 2^-11. */
 struct anynpu_resize {
     int32_t linear;
     size_t n, h, w, c, oh, ow;
@@ -227,18 +227,18 @@ struct anynpu_float_unary {
 
 enum anynpu_float_reduce_kind { ANYNPU_FLOAT_SUM, ANYNPU_FLOAT_MEAN, ANYNPU_FLOAT_LARGEST, ANYNPU_FLOAT_SMALLEST };
 
-/* [outer][extent][inner] to [outer][inner]. */
+/* [outer][size][inner] to [outer][inner]. */
 struct anynpu_float_reduce {
     int32_t kind;
     size_t outer, extent, inner;
 };
 
-/* Over the extent of [outer][extent][inner]. */
+/* Over the size of [outer][size][inner]. */
 struct anynpu_float_softmax {
     size_t outer, extent, inner;
 };
 
-/* (x - mean) / sqrt(variance + epsilon) * scale + bias over each row; scale and bias have a row's extent, the bias may be missing. */
+/* (x - mean) / sqrt(variance + epsilon) * scale + bias over each row; scale and bias have a row's size, the bias may be missing. */
 struct anynpu_float_normalize {
     size_t rows, extent;
     float epsilon;
@@ -281,7 +281,7 @@ enum anynpu_layer_kind {
     ANYNPU_LAYER_FLOAT_CAST
 };
 
-/* Codes of 8 bits whose sums fit 32 bits, and whose differences to zero points fit 16; the same where they do not; codes of 16 bits. Bias is
+/* Quantized values of 8 bits whose sums fit 32 bits, and whose differences to zero points fit 16; the same where they do not; quantized values of 16 bits. Bias is
  * int32 with the first and int64 with the others. Operators that only move elements, and those in float, do not look at it. */
 enum anynpu_codes { ANYNPU_CODES_I8, ANYNPU_CODES_I8_WIDE, ANYNPU_CODES_I16, ANYNPU_CODES };
 
@@ -290,7 +290,7 @@ struct anynpu_layer {
     int32_t kind;
     int32_t codes;
     const void *descriptor;
-    const int32_t *inputs; /* places of the inputs; of a convolution the input and the residual, of a normalisation the
+    const int32_t *inputs; /* places of the inputs; of a convolution the input and the residual, of a normalization the
                             * input, scale and bias; -1 for none */
     int32_t output;
     /* What anynpu_choose found. */

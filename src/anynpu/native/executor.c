@@ -28,7 +28,7 @@ static int sizes_fit(const struct anynpu_conv_kernel *kernel, const struct anynp
 static const struct anynpu_conv_kernel *conv_kernel(const struct anynpu_kernel_set *set, const struct anynpu_layer *layer,
                                                     const struct anynpu_conv *conv)
 {
-    /* Kernels fill up with zero points as if they were codes. */
+    /* Kernels fill up with zero points as if they were quantized values. */
     int bytes = fits_a_byte(conv->weight_zero, conv->cout) &&
                 (conv->input_zeros == NULL ? fits_a_byte(&conv->input_zero, 1) : fits_a_byte(conv->input_zeros, conv->cin));
     for (size_t list = 0; bytes && set->convolutions[list] != NULL; list++)

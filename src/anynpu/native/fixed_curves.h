@@ -1,4 +1,4 @@
-/* Activations as tables of codes: the code is a function of the curve's index alone (arithmetic.h), which takes few values.
+/* Activations as tables of quantized values: the code is a function of the curve's index alone (arithmetic.h), which takes few values.
  *
  * A table has the code of each index from -16384, below which nothing changes, to the one from which on nothing changes: the end of the
  * curve's own tables, or where its straight line reaches the largest code. Channels with the same numbers
@@ -15,19 +15,19 @@
 #define CURVE_MAX_TABLES 16
 
 /* A table as steps, for processors that look up many bytes at once: buckets of indices of the same width, for each the code at its
- * beginning, and by how many indices each step up by 1 comes later. Where codes fall, in the first buckets, all that is seen from the end. */
+ * beginning, and by how many indices each step up by 1 comes later. Where quantized values fall, in the first buckets, all that is seen from the end. */
 enum { CURVE_BUCKETS = 256, CURVE_MAX_STEPS = 15, CURVE_NO_STEP = 255 };
 
 struct curve_steps {
     int32_t shift;   /* 2^shift indices are a bucket */
     int32_t buckets; /* 128 or 256 */
-    int32_t turn;    /* the first bucket where codes do not fall */
+    int32_t turn;    /* the first bucket where quantized values do not fall */
     int32_t count;   /* of steps in a bucket, at the most; 0: the table is not held as steps */
     uint8_t codes[CURVE_BUCKETS];
     uint8_t last[CURVE_MAX_STEPS][CURVE_BUCKETS]; /* the last index of the bucket before the step; CURVE_NO_STEP: there is none */
 };
 
-/* How all channels end if they share a table, and the indices among which codes change are not too many: then a place in the table is a
+/* How all channels end if they share a table, and the indices among which quantized values change are not too many: then a place in the table is a
  * word of 16 bits. */
 struct curve_words {
     int32_t usable;
@@ -37,7 +37,7 @@ struct curve_words {
 
 #define CURVE_WORDS_BYTES ((sizeof(struct curve_words) + 63) / 64 * 64)
 
-/* Where packed memory has them: struct curve_words; by channel the place of index 0, the same less the bits of a magic number, and floats
+/* Where packed memory has them: struct curve_words; per channel the place of index 0, the same less the bits of a magic number, and floats
  * (fixed_forms.h); then the entries. */
 struct curve_tables {
     const struct curve_words *words;
@@ -75,7 +75,7 @@ static inline int32_t curve_code(const struct anynpu_epilogue *e, size_t channel
     return anynpu_fixed_output(e, channel, value, fixed->multiplier[channel], fixed->shift[channel]);
 }
 
-/* The first index from which on the code stays; 0 where that is too far. The line rises, and so do the codes. */
+/* The first index from which on the code stays; 0 where that is too far. The line rises, and so do the quantized values. */
 static inline int32_t curve_last(const struct anynpu_epilogue *e, size_t channel)
 {
     const struct anynpu_curve *curve = curve_of_channel(e->fixed, channel);
@@ -97,7 +97,7 @@ static inline int32_t curve_last(const struct anynpu_epilogue *e, size_t channel
     return low;
 }
 
-/* Whether two channels' codes are the same function of the index. */
+/* Whether two channels' quantized values are the same function of the index. */
 static inline int curve_is_same(const struct anynpu_epilogue *e, size_t channel, size_t other)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
@@ -162,8 +162,8 @@ static inline struct curve_tables curve_tables_at(const void *packed, size_t cha
     return (struct curve_tables){packed, zero, zero + count, numbers, (const int8_t *)(numbers + CURVE_NUMBERS * count)};
 }
 
-/* Codes at places in the entries. Eight at a time are one store: codes are written where the compiler cannot know what else lies, and it
- * would look for the entries anew after each. */
+/* Quantized values at places in the entries. Eight at a time are one store: quantized values are written where the compiler cannot know what else lies, and it
+ * would look for the entries again after each. */
 static inline void curve_look_up(const int8_t *entries, const uint32_t *places, size_t count, int8_t *y)
 {
     size_t i = 0;
@@ -176,7 +176,7 @@ static inline void curve_look_up(const int8_t *entries, const uint32_t *places, 
         y[i] = entries[places[i]];
 }
 
-/* Codes of words: places in the table, counted from that of the index `first`. */
+/* Quantized values of words: places in the table, counted from that of the index `first`. */
 static inline void curve_look_up_words(const struct curve_tables *curves, const uint16_t *words, size_t count, int8_t *y)
 {
     const int8_t *entries = curves->entries + curves->zero[0] + curves->words->first;

@@ -2,15 +2,15 @@
  *
  * A float of 1.5 * 2^23 + n with |n| <= 2^22 has the unit 1, and it is even where n is. So one fused multiply-add
  *     a * b + (1.5 * 2^23 + z)
- * whose product is not rounded by itself gives 1.5 * 2^23 + RNE(a * b + z): one rounding, to nearest, ties to even. Both stages are such steps:
+ * whose product is not rounded on its own gives 1.5 * 2^23 + RNE(a * b + z): one rounding, to nearest, ties to even. Both stages are such steps:
  *     t    = sum * (channel / 2^14) + M - M
  *     code = t * (multiplier / 2^shift) + (M + z), whose low bits are the code
  * They are exact as long as the factors are exact in float32 (integers below 2^24 over a power of two), sums are (|sum| <= 2^24), and no
  * result leaves |n| <= 2^22. FIXED_SINGLE means that whatever the input none of that can happen, if need be because sums are clamped to
  * where the code has reached its limit already (fixed_clamped_form); else the same steps are done in double, with M = 1.5 * 2^52, where any
- * sum of 32 bits will do (FIXED_DOUBLE). Layers with staircases, which are of the float rule, end where FIXED_DOUBLE does.
+ * sum of 32 bits will do (FIXED_DOUBLE). Layers with threshold tables, which are of rounding mode ``simulator``, end where FIXED_DOUBLE does.
  *
- * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the codes of the bounds.
+ * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the quantized values of the bounds.
  * A curve: its index is one more such step; the code then is an entry of fixed_curves.h. In float32 (FIXED_CURVE) sums need no clamp: no step
  * falls when a sum rises, rounded as it may be, so that it is enough where the index of the largest sum for which all steps are exact
  * (fixed_curve_form) is beyond the table's end.
@@ -149,7 +149,7 @@ static inline int fixed_needs_clamp(const struct anynpu_epilogue *e, size_t chan
     return fixed_channel_factor(e->fixed, channel) > 0.0 && sum > fixed_exact_sum(e, channel);
 }
 
-/* The limits of a channel's codes: those of its bounds, where it has some. */
+/* The limits of a channel's quantized values: those of its bounds, where it has some. */
 static inline int32_t fixed_low_code(const struct anynpu_epilogue *e, size_t channel)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
@@ -166,7 +166,7 @@ static inline int32_t fixed_high_code(const struct anynpu_epilogue *e, size_t ch
     return anynpu_fixed_output(e, channel, fixed->high[channel], fixed->multiplier[channel], fixed->shift[channel]);
 }
 
-/* The form for a channel where sums beyond fixed_exact_sum are taken for it. Codes do not fall when a sum rises: that is no change where
+/* The form for a channel where sums beyond fixed_exact_sum are taken for it. Quantized values do not fall when a sum rises: that is no change where
  * the code of such a sum is the smallest or the largest anyway, whatever the residual. */
 static inline enum fixed_form fixed_clamped_form(const struct anynpu_epilogue *e, size_t channel, double sum)
 {
@@ -194,7 +194,7 @@ static inline double fixed_saturate(double value)
     return value > (double)INT32_MAX ? (double)INT32_MAX : value;
 }
 
-/* The numbers of FIXED_DOUBLE, by channel. */
+/* The numbers of FIXED_DOUBLE, per channel. */
 enum fixed_number {
     NUMBER_CHANNEL,  /* factor of the first stage */
     NUMBER_SECOND,   /* factor of the second stage; of a curve's index */
@@ -307,7 +307,7 @@ static inline void fixed_curve_codes(const struct fixed_tables *tables, size_t f
         y[i] = tables->curves.entries[places[i]];
 }
 
-/* FIXED_CURVE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
+/* FIXED_CURVE: the quantized values of channels [first, first + count), at most FIXED_RUN, before the table. */
 static inline void fixed_single_curve_codes(const struct anynpu_epilogue *e, const struct fixed_tables *tables, size_t first, size_t count,
                                             const int32_t *sums, const int8_t *residual, int8_t *y)
 {
@@ -333,7 +333,7 @@ static inline void fixed_single_curve_codes(const struct anynpu_epilogue *e, con
     curve_look_up(tables->curves.entries, places, count, y);
 }
 
-/* The codes of channels whose activation is a staircase: how conv_form has them too. */
+/* The quantized values of channels whose activation is a threshold table: how conv_form has them too. */
 static inline void stairs_codes(const struct anynpu_epilogue *e, size_t first, size_t count, const int32_t *sums, int8_t *y)
 {
     if (e->staircase != NULL) {
@@ -360,7 +360,7 @@ static inline void stairs_codes(const struct anynpu_epilogue *e, size_t first, s
     }
 }
 
-/* FIXED_CURVE and FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
+/* FIXED_CURVE and FIXED_DOUBLE: the quantized values of channels [first, first + count), at most FIXED_RUN, before the table. */
 static __attribute__((noinline, unused)) void fixed_codes(enum fixed_form form, const struct anynpu_epilogue *e,
                                                           const struct fixed_tables *tables, size_t first, size_t count,
                                                           const int32_t *sums, const int8_t *residual, int8_t *y)

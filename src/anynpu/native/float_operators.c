@@ -144,7 +144,7 @@ static void binary_row(int32_t kind, const float *restrict a, size_t a_step, con
     case ANYNPU_FLOAT_DIV:
         ROWS(p / q);
     case ANYNPU_FLOAT_POW:
-        if (b_step == 0 && b[0] == 2.0f) { /* the square of a normalisation */
+        if (b_step == 0 && b[0] == 2.0f) { /* the square of a normalization */
             for (size_t i = 0; i < count; i++)
                 y[i] = a[i * a_step] * a[i * a_step];
             break;
@@ -318,10 +318,10 @@ static void normalize(const struct anynpu_float_normalize *normalize, const floa
     }
 }
 
-/* ---- matrix product ---- */
+/* ---- matmul ---- */
 
 /* A tile of y is computed at once, its sums in registers; a panel of b as wide as a tile is copied together first, as deep as the first-level
- * cache has room for. Products are added in the order of k, each rounded before it is added, as everywhere here: tiles may differ. */
+ * cache has space for. Products are added in the order of k, each rounded before it is added, as everywhere here: tiles may differ. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
 #else

@@ -35,8 +35,8 @@ struct anynpu_simple_kernels {
     void (*matmul)(const struct anynpu_matmul *matmul, const int8_t *a, const int8_t *b, int8_t *y, void *scratch);
 };
 
-/* A tile of a matrix product: a few rows of packed a times a panel of packed b, added to what c holds or, where it is the first block of
- * steps, to 0, and to start (by row; codes only). See matmul.c for how the operands lie. */
+/* A tile of a matmul: a few rows of packed a times a panel of packed b, added to what c holds or, where it is the first block of
+ * steps, to 0, and to start (by row; quantized values only). See matmul.c for how the operands lie. */
 typedef void anynpu_matrix_tile(size_t rows, size_t steps, const void *a, const void *b, void *c, size_t stride, const int32_t *start,
                                 int first);
 
@@ -48,7 +48,7 @@ struct anynpu_matrix_kernel {
     size_t depth;  /* steps of a block; a multiple of the group */
     size_t near_bytes; /* of a panel that all tiles take before the next ones; each time the sums pass through c */
     size_t a_size; /* bytes of an element of packed a: int8 (groups of 4 only), int16 or float32 */
-    int32_t shift; /* what is added to the codes of b */
+    int32_t shift; /* what is added to the quantized values of b */
     int32_t takes_halves; /* floats: whether a tile takes b in float16; else it takes float32 */
     anynpu_matrix_tile *tile;
 };
@@ -62,12 +62,12 @@ enum {
     ANYNPU_FEW_SUMS = 1 << 16 /* of a call by row, at the most: they stay in the second cache */
 };
 
-/* Columns of b that are runs of 32 codes, one after the other or with gaps. */
+/* Columns of b that are runs of 32 quantized values, one after the other or with gaps. */
 struct anynpu_few_columns {
     size_t rows, columns, runs;
     const int8_t *a;
     size_t a_stride;
-    const int16_t *words; /* where the kernels take it: the same codes as 16 bits, by run and row */
+    const int16_t *words; /* where the kernels take it: the same quantized values as 16 bits, by run and row */
     const uint8_t *b;
     size_t column_stride, run_stride;
     size_t ahead; /* from what is read to what is worth fetching meanwhile */
@@ -99,7 +99,7 @@ struct anynpu_few_kernels {
     size_t max_rows_by_column;   /* of a product; with more of them it pays to pack b */
     size_t max_rows_by_row;      /* 0: b is packed for any number */
     size_t columns;              /* by_column: of a call; blocks have columns of their own */
-    size_t words;                /* by_column: codes of a that are used together, 0 for all */
+    size_t words;                /* by_column: quantized values of a that are used together, 0 for all */
     int32_t shift;               /* what a start is to make up for: -shift * (sum of the row) */
     int32_t takes_words;         /* by_column takes the rows of a as 16 bits */
     void (*by_column)(const struct anynpu_few_columns *few);

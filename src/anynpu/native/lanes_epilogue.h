@@ -94,7 +94,7 @@ INLINE ints fixed_finish(const struct fixed_lanes *lanes, floats t)
     return ints_from_magic(floats_min(floats_max(code, lanes->low), lanes->high));
 }
 
-/* The same in the form FIXED_CURVE, without a residual: the places of codes in the curves' entries. */
+/* The same in the form FIXED_CURVE, without a residual: the places of quantized values in the curves' entries. */
 INLINE ints curve_places(const struct fixed_tables *tables, size_t channel, ints sum)
 {
     const float *numbers = tables->curves.numbers + channel;
@@ -111,7 +111,7 @@ static inline void translate_codes(int8_t *y, size_t rows, size_t stride, size_t
     translate_rows(table, y, stride, y, stride, count, rows);
 }
 
-/* table[x] for rows of as many codes as there are channels; row gives a channel's row of the table, NULL: there is one. */
+/* table[x] for rows of as many quantized values as there are channels; row gives a channel's row of the table, NULL: there is one. */
 static inline void translate_channels(const int8_t *table, const int32_t *row, const int8_t *x, size_t x_step, int8_t *y,
                                       size_t y_step, size_t channels, size_t rows)
 {
@@ -129,7 +129,7 @@ static inline void translate_channels(const int8_t *table, const int32_t *row, c
     }
 }
 
-/* Whether codes are int8 and the limits above are exact in float32. */
+/* Whether quantized values are int8 and the limits above are exact in float32. */
 static inline int epilogue_fits(const struct anynpu_epilogue *e, size_t channels)
 {
     for (size_t c = 0; c < channels; c++)

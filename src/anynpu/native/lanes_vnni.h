@@ -1,5 +1,5 @@
 /* Vectors of AVX512 (F, BW, VL, VNNI): the words in which depthwise_common.h and simple_common.h are written. lanes_avx2.h and
- * lanes_neon.h have the same words. A load may read up to a vector beyond what is used; a store writes what it is told and
+ * lanes_neon.h have the same words. A load may read up to a vector beyond what is used; a store writes what it receives and
  * no more. */
 #ifndef ANYNPU_LANES_VNNI_H
 #define ANYNPU_LANES_VNNI_H
@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #define LANES 16        /* channels in a vector of 32-bit numbers */
-#define BYTE_LANES 64   /* codes in a vector of bytes */
-/* Rows of a convolution whose codes lie interleaved, for an instruction that adds as many products: two of 16 bits or, with LANES_OF_BYTES,
- * four of bytes. Its codes are unsigned then: CODE_SHIFT is added to them. */
+#define BYTE_LANES 64   /* quantized values in a vector of bytes */
+/* Rows of a convolution whose quantized values lie interleaved, for an instruction that adds as many products: two of 16 bits or, with LANES_OF_BYTES,
+ * four of bytes. Its quantized values are unsigned then: CODE_SHIFT is added to them. */
 #ifdef LANES_OF_BYTES
 #define ROWS_TOGETHER 4
 #define CODE_SHIFT 128
@@ -85,7 +85,7 @@ INLINE stored_factor factor_of_rows(const int16_t rows[ROWS_TOGETHER])
 }
 INLINE ints ints_multiply_add(ints sum, factors a, factors b) { return _mm512_dpbusd_epi32(sum, a, b); }
 
-/* Codes of four rows as quartets, shifted; writes whole vectors. */
+/* Quantized values of four rows as quartets, shifted; writes whole vectors. */
 INLINE void interleave_rows(int8_t *target, const int8_t *const rows[ROWS_TOGETHER], size_t count)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), top = _mm512_set1_epi8((char)0x80);
@@ -117,7 +117,7 @@ INLINE stored_factor factor_of_rows(const int16_t rows[ROWS_TOGETHER])
 }
 INLINE ints ints_multiply_add(ints sum, factors a, factors b) { return _mm512_dpwssd_epi32(sum, a, b); }
 
-/* Codes of two rows as pairs; writes whole vectors. */
+/* Quantized values of two rows as pairs; writes whole vectors. */
 INLINE void interleave_rows(int8_t *target, const int8_t *const rows[ROWS_TOGETHER], size_t count)
 {
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
@@ -130,7 +130,7 @@ INLINE void interleave_rows(int8_t *target, const int8_t *const rows[ROWS_TOGETH
 }
 #endif
 
-/* The first count codes of a vector of numbers that lie in the range of a code. */
+/* The first count quantized values of a vector of numbers that lie in the range of a code. */
 INLINE void codes_store(int8_t *target, ints codes, size_t count)
 {
     const __m128i packed = _mm512_cvtepi32_epi8(codes);
@@ -191,7 +191,7 @@ INLINE bytes lookup_words(const bytes table[4], bytes index)
 __attribute__((target("avx512vbmi"))) DEFINE_TRANSLATE(translate_bytes, lookup_bytes)
 DEFINE_TRANSLATE(translate_words, lookup_words)
 
-/* table[x] for rows of width codes, table of 256 entries; x and y may be the same. */
+/* table[x] for rows of width quantized values, table of 256 entries; x and y may be the same. */
 INLINE void translate_rows(const int8_t *table, const int8_t *x, size_t x_step, int8_t *y, size_t y_step, size_t width,
                            size_t rows)
 {

@@ -19,7 +19,7 @@
 #define ANYNPU_PASTE2(name, level) ANYNPU_PASTE3(name, level)
 #define LEVELLED(name) ANYNPU_PASTE2(name, ANYNPU_LEVEL)
 
-/* float32 from codes and back, for a run of elements: all of one channel, or element i with the i-th scale and zero point. */
+/* float32 from quantized values and back, for a run of elements: all of one channel, or element i with the i-th scale and zero point. */
 struct anynpu_type_kernels {
     void (*load)(const void *source, float *target, size_t count, int32_t zero, float scale);
     void (*load_each)(const void *source, float *target, size_t count, const int32_t *zero, const float *scale);

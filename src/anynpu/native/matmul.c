@@ -26,7 +26,7 @@ enum {
     FEW_ROWS = 16,        /* with so few, b passes through the first cache once: blocks of few steps, and of one line of it */
     FEW_STEPS = 64,
     FEW_COLUMNS = 64,
-    SHORT_SUM = 256, /* codes whose sum fits 16 bits */
+    SHORT_SUM = 256, /* quantized values whose sum fits 16 bits */
     MAX_FEW = 16 /* rows of the products that kernels for a few take */
 };
 
@@ -92,7 +92,7 @@ static size_t tile_rows(const struct tiles *tiles, size_t tile)
     return tiles->rows + (tile < tiles->more);
 }
 
-/* Four codes a row, which lie in a as they shall lie in the tile; those after the last are zero. */
+/* Four quantized values a row, which lie in a as they must lie in the tile; those after the last are zero. */
 static void pack_rows_of_bytes(const struct anynpu_transpose_kernels *transpose, const int8_t *a, size_t k, size_t rows, size_t count,
                                uint8_t *packed)
 {

@@ -1,4 +1,4 @@
-/* Tiles of a matrix product with AVX2 and FMA. Codes become 16 bits on their way into a register and vpmaddwd adds two exact products;
+/* Tiles of a matmul with AVX2 and FMA. Quantized values become 16 bits on their way into a register and vpmaddwd adds two exact products;
  * vpmaddubsw, which saturates, is never used. */
 #include <immintrin.h>
 #include <string.h>

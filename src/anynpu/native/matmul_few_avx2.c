@@ -1,4 +1,4 @@
-/* Products of a few rows with AVX2, straight from where b's owner keeps it: each byte of b comes from memory once. Codes become 16 bits on
+/* Products of a few rows with AVX2, straight from where b's owner keeps it: each byte of b comes from memory once. Quantized values become 16 bits on
  * their way into a register and vpmaddwd adds two exact products; vpmaddubsw, which saturates, is never used. The other factor is a memory
  * operand that was made ready beforehand, so that two instructions do sixteen products. */
 #include <immintrin.h>

@@ -165,7 +165,7 @@ INLINE __mmask16 lanes(size_t columns, int block)
     return columns >= before + LANES ? 0xffff : columns <= before ? 0 : (__mmask16)((1u << (columns - before)) - 1);
 }
 
-/* Four rows of 64 codes: in each register four columns of each sixteen, with their codes of all rows side by side. */
+/* Four rows of 64 quantized values: in each register four columns of each sixteen, with their quantized values of all rows side by side. */
 INLINE void interleave(const __m512i rows[4], __m512i codes[4])
 {
     const __m512i top = _mm512_set1_epi8((char)0x80);
@@ -260,7 +260,7 @@ static void pack_columns(const uint8_t *b, size_t b_stride, size_t columns, size
                 pack_groups(b + step, b_stride, (steps - step) / 4, panel + step * CHUNK + 4 * column);
 }
 
-/* A part of the steps of one chunk: 64 columns. Sums lie as [row][64], each 64 of them as codes of interleave do. */
+/* A part of the steps of one chunk: 64 columns. Sums lie as [row][64], each 64 of them as quantized values of interleave do. */
 struct chunk {
     size_t groups; /* of four steps */
     const uint8_t *b, *next; /* what is read now and what comes then */
@@ -367,7 +367,7 @@ static size_t share_rows(size_t rows, size_t tiles[])
     return others + 1;
 }
 
-/* Four codes of each of a tile's rows, side by side. */
+/* Four quantized values of each of a tile's rows, side by side. */
 static void pack_a(const int8_t *a, size_t stride, size_t rows, size_t steps, uint8_t *packed)
 {
     for (size_t i = 0; i < rows; i++)

@@ -1,4 +1,4 @@
-/* Tiles of a matrix product with NEON, compiled twice: with ANYNPU_DOTPROD (and +dotprod) sdot adds four products of bytes; without, codes
+/* Tiles of a matmul with NEON, compiled twice: with ANYNPU_DOTPROD (and +dotprod) sdot adds four products of bytes; without, quantized values
  * become 16 bits on their way into a register and smlal adds one product to each sum. */
 #include <arm_neon.h>
 #include <string.h>

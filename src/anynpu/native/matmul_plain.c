@@ -1,4 +1,4 @@
-/* Tiles of a matrix product in plain C: what the kernels for single instruction sets must give, to the byte. */
+/* Tiles of a matmul in plain C: what the kernels for single instruction sets must give, to the byte. */
 #include <string.h>
 
 #include "levels.h"

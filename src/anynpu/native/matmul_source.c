@@ -1,9 +1,9 @@
 /* Packs the right factor of a product from where its owner keeps it.
  *
  * The matrix is taken in pieces that lie in memory without gaps along k ([n][k], and each block of the blocked order) or along n ([k][n]).
- * A piece of codes that the kernel does not take as they are (four bits, or codes that are multiplied by float16) is first converted,
+ * A piece of quantized values that the kernel does not take as they are (four bits, or quantized values that are multiplied by float16) is first converted,
  * at most 64 by 64 at a time. Then it is one transposition into the panel: of units of a whole group where k runs along the memory, or of
- * the rows of one group where n does. Where a kernel wants codes shifted by 128 the top bit of all is turned at the end. */
+ * the rows of one group where n does. Where a kernel wants quantized values shifted by 128 the top bit of all is turned at the end. */
 #include <string.h>
 
 #include "matmul_source.h"

@@ -6,7 +6,7 @@
 
 enum { ANYNPU_PIECE_STEPS = 64, ANYNPU_PIECE_COLUMNS = 64 };
 
-/* Memory for elements on their way from codes to what the kernel takes. */
+/* Memory for elements on their way from quantized values to what the kernel takes. */
 struct anynpu_matrix_piece {
     int8_t codes[ANYNPU_PIECE_STEPS * ANYNPU_PIECE_COLUMNS];
     float values[ANYNPU_PIECE_STEPS * ANYNPU_PIECE_COLUMNS];

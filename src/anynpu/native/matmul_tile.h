@@ -1,7 +1,7 @@
-/* Tiles of a matrix product from a few operations on registers, which the including file defines:
+/* Tiles of a matmul from a few operations on registers, which the including file defines:
  *
  *   INTEGERS, FLOATS         a register of int32 and of float32
- *   CODES                    a register of packed codes of b, as multiply_codes takes them
+ *   Quantized values                    a register of packed quantized values of b, as multiply_codes takes them
  *   BLOCKS, LANES            registers side by side in a tile, and results in each
  *   A_BYTES, B_BYTES         of one row and of one register in a step
  *   FETCH                    how many bytes ahead packed b is fetched, where the processor does not do that itself; may be missing

@@ -1,4 +1,4 @@
-/* Tiles of a matrix product with AVX512-VNNI. vpdpbusd multiplies unsigned by signed bytes: a stays signed, b is stored as code + 128. */
+/* Tiles of a matmul with AVX512-VNNI. vpdpbusd multiplies unsigned by signed bytes: a stays signed, b is stored as code + 128. */
 #include <immintrin.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The body of operators_conv.c for one kind of codes. CODE is what is stored, OPERAND what a difference to a zero point fits into, SUM
+/* The body of operators_conv.c for one kind of quantized values. CODE is what is stored, OPERAND what a difference to a zero point fits into, SUM
  * what a sum of products fits into; SUM is also the type of the bias. */
 
 /* sums[p * stride + c] = sum of x[p] * w[c], over rows of operands, for two pixels and CHANNELS channels. */
@@ -22,7 +22,7 @@ static NOINLINE void NAME(multiply)(const OPERAND *restrict x, const OPERAND *re
     sums[stride] = s10, sums[stride + 1] = s11, sums[stride + 2] = s12, sums[stride + 3] = s13;
 }
 
-/* All channels of one output pixel, from sums to codes. */
+/* All channels of one output pixel, from sums to quantized values. */
 static NOINLINE void NAME(finish_pixel)(const struct anynpu_epilogue *epilogue, const SUM *restrict sums, const SUM *restrict bias,
                                const int32_t *residual_zero, const CODE *residual, CODE *restrict y, size_t channels)
 {

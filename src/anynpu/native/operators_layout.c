@@ -60,7 +60,7 @@ static void gather(const void *x, ptrdiff_t stride, size_t count, void *y, size_
             memcpy(y + i * bytes, x + (ptrdiff_t)i * step, bytes);                                                             \
         break;
 
-/* count runs of a few bytes that lie step bytes apart, side by side: the pixels of a picture, of which a slice takes every second. With a
+/* count runs of a few bytes that lie step bytes apart, side by side: the pixels of an image, of which a slice takes every second. With a
  * length that the compiler knows a copy is one or two instructions. */
 static void copy_runs(const unsigned char *x, ptrdiff_t step, size_t run, size_t count, unsigned char *y)
 {
@@ -136,7 +136,7 @@ static void fill(unsigned char *y, size_t count, uint64_t value, size_t element_
             memcpy(y + i * element_size, &value, element_size); /* the low bytes come first: every target is little-endian */
 }
 
-/* The input's run that the output's run at place shows, where the axis has extent runs. */
+/* The input's run that the output's run at place shows, where the axis has size runs. */
 static size_t mirrored(ptrdiff_t place, size_t extent, int32_t mode)
 {
     ptrdiff_t last = (ptrdiff_t)extent - 1;

@@ -116,9 +116,9 @@ POOL(i8, int8_t, max_pool_i8, average_pool_i8)
 POOL(i8_wide, int8_t, max_pool_i8, average_pool_i8_wide)
 POOL(i16, int16_t, max_pool_i16, average_pool_i16)
 
-enum { ONE = 1 << 11 }; /* the weights of two neighbours together */
+enum { ONE = 1 << 11 }; /* the weights of two neighbors together */
 
-/* Four neighbours; the sum has 22 fraction bits. */
+/* Four neighbors; the sum has 22 fraction bits. */
 #define RESIZE(name, type, sum_type, shift)                                                                                    \
     static void resize_##name(const struct anynpu_resize *resize, const void *x, void *y)                                      \
     {                                                                                                                          \

@@ -77,7 +77,7 @@ struct pool_row {
 struct window {
     const int8_t *x;
     size_t rows, columns;
-    size_t row_step, column_step; /* in codes */
+    size_t row_step, column_step; /* in quantized values */
     int32_t count;                /* by which an average divides */
 };
 
@@ -256,7 +256,7 @@ static void concat_input(const struct anynpu_table *table, const int8_t *x, size
                                inner / table->channels);
 }
 
-/* Tables are of codes of one byte; without them elements may have any size. */
+/* Tables are of quantized values of one byte; without them elements may have any size. */
 static void simple_concat(const struct anynpu_concat *concat, const int8_t *const *inputs, int8_t *y)
 {
     size_t total = 0;
@@ -288,7 +288,7 @@ static void nearest_row(const struct anynpu_resize *resize, const int8_t *x, int
 {
     const size_t c = resize->c;
     for (size_t first = 0, last; first < resize->ow; first = last) {
-        /* neighbours of the input that are neighbours of the output go together */
+        /* neighbors of the input that are neighbors of the output go together */
         for (last = first + 1; last < resize->ow && index_at(resize->columns, last) == index_at(resize->columns, last - 1) + 1;)
             last++;
         copy_codes(y + first * c, x + index_at(resize->columns, first) * c, (last - first) * c);
@@ -375,7 +375,7 @@ static size_t simple_matmul_scratch(const struct anynpu_matmul *matmul)
     return matmul_scratch_of(matmul, NULL).size;
 }
 
-/* Zero points and differences fit 16 bits, and sums 32: else codes would not be ANYNPU_CODES_I8. */
+/* Zero points and differences fit 16 bits, and sums 32: else quantized values would not be ANYNPU_CODES_I8. */
 static int simple_matmul_fits(const struct anynpu_matmul *matmul)
 {
     const struct anynpu_epilogue *e = &matmul->epilogue;

@@ -36,7 +36,7 @@ static void minmax_f32(const float *values, size_t count, float range[2])
     range[1] = high;
 }
 
-/* The largest magnitude of floats says all: the bits of a NaN are above those of infinity, and these above all others. */
+/* The largest magnitude of floats states all: the bits of a NaN are above those of infinity, and these above all others. */
 #define WORST(name, type, mask, infinity)                                                                                \
     static int name(const void *values, size_t count)                                                                          \
     {                                                                                                                          \
@@ -67,8 +67,8 @@ static int worst(int type, const void *values, size_t count)
     }
 }
 
-/* Neighbouring values often fall into the same bin (zeros after ReLU), and a counter that is written cannot be read again for some
- * cycles: so neighbours count into separate tables. */
+/* Neighboring values often fall into the same bin (zeros after ReLU), and a counter that is written cannot be read again for some
+ * cycles: so neighbors count into separate tables. */
 #define TABLES 4
 #define TABLE_BINS 4096
 #define TILE 1024

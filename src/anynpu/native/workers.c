@@ -170,7 +170,7 @@ void anynpu_count_runs(int change)
     __atomic_fetch_add(&load.runs, change, __ATOMIC_RELAXED);
 }
 
-/* Threads of the whole machine that run or could; 0 where the system does not tell. */
+/* Threads of the whole machine that run or could; 0 where the system does not report. */
 static int running_threads(void)
 {
     char text[96], *slash;

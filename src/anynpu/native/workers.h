@@ -20,7 +20,7 @@ void anynpu_share_rows(struct anynpu_workers *workers, size_t threads, anynpu_ro
 void anynpu_count_runs(int change);
 
 /* How many threads of a pool a run may use for its next layer: at least so many, and more while processors are idle. Runs of this process
- * get equal shares of the processors that nothing else needs, as the system's number of running threads tells every few milliseconds. */
+ * get equal shares of the processors that nothing else needs, as the system's number of running threads reports every few milliseconds. */
 size_t anynpu_threads_now(const struct anynpu_workers *workers, size_t least);
 
 #endif

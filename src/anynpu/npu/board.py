@@ -37,7 +37,7 @@ from ..errors import DeviceUnavailable, ParameterError
 from .control import RunControl
 
 HOLDERS = "holders"
-"""The file of a board that says for each core which process has it, for those who want to know the load."""
+"""The file of a board that states for each core which process has it, for those who want to know the load."""
 
 _FIRST_WAIT = 0.00005
 _MAX_WAIT = 0.001
@@ -58,7 +58,7 @@ class SharedCores:
         self._holders = _open_holders(self._folder / HOLDERS, cores)
 
     def is_free(self, core: int) -> bool:
-        """Whether nobody has the core at this moment."""
+        """Whether the core is free at this moment."""
         lock = _lock_file(self._folder / f"core{core}")
         if not lock.try_acquire():
             return False
@@ -69,7 +69,7 @@ class SharedCores:
     def held(self, cores: Iterable[int], control: RunControl) -> Iterator[None]:
         """Have *cores* for the block; waits for them, as long as *control* allows it.
 
-        They are taken in ascending order, so that nobody waits in a circle.
+        They are taken in ascending order, so that no two threads wait for each other.
         """
         with contextlib.ExitStack() as stack:
             for core in sorted(cores):
@@ -206,10 +206,10 @@ def runtime_folder() -> Path:
     return folder
 
 
-# What the devices of this machine are doing, for whoever looks: ``anynpu top``.
+# What the devices of this machine are doing, for ``anynpu top``.
 #
 # Every device that runs a job has a small file in the runtime folder, mapped into memory, into which its scheduler writes a few
-# numbers when a job starts or ends. Reading it disturbs nobody. The file goes away with the device; that of a process which was
+# numbers when a job starts or ends. Reading it does not disturb the device. The file goes away with the device; that of a process which was
 # killed is removed by the next reader.
 #
 # Concurrency: one writer, the scheduler, under its lock. A reader may see a job that has just ended as running; the numbers only

@@ -120,7 +120,7 @@ def _call(function: CustomFunction, call: CustomCall) -> None:
     try:
         result = function(call)
     except CustomOperatorError:
-        raise  # says already what failed
+        raise  # states already what failed
     except Exception as error:  # the user's own code: it may raise anything
         raise CustomOperatorError(
             f"{title} failed: {type(error).__name__}: {error}", hint="see the cause, in the function that was registered for it"
@@ -138,7 +138,7 @@ def _call(function: CustomFunction, call: CustomCall) -> None:
 
 
 def require_registered(calls: Iterable[CustomCall], functions: Mapping[str, CustomFunction]) -> None:
-    """Refuse calls that there is no function for."""
+    """Reject calls that there is no function for."""
     for call in calls:
         if call.op_type not in functions:
             raise CustomOperatorError(
@@ -147,7 +147,7 @@ def require_registered(calls: Iterable[CustomCall], functions: Mapping[str, Cust
             )
 
 
-# What an array that a caller hands over means for a tensor: its values or its codes, in which order of axes.
+# What an array that a caller hands over means for a tensor: its values or its quantized values, in which order of axes.
 
 
 _VALUE_TYPES = ("float32", "float16", "uint8")
@@ -163,10 +163,10 @@ def interpret(
 ) -> tuple[Array, TensorSpec, Preprocess | None]:
     """The array, what it is as a tensor, and the preprocessing that it still needs.
 
-    * float32, float16, float64 and uint8 are values: they go through *preprocess* and are quantised where the tensor is.
-    * int8 for an int8 tensor (and int16 for an int16 one) are codes, taken as they are.
-    * With *raw* the array has the tensor's own type and its elements are codes, whatever the type is.
-    * Integer and boolean tensors without quantisation take their own type, or any integers that fit.
+    * float32, float16, float64 and uint8 are values: they go through *preprocess* and are quantized where the tensor is.
+    * int8 for an int8 tensor (and int16 for an int16 one) are quantized values, taken as they are.
+    * With *raw* the array has the tensor's own type and its elements are quantized values, whatever the type is.
+    * Integer and boolean tensors without quantization take their own type, or any integers that fit.
 
     :param layout: the order of the array's axes: ``nchw`` (that of the model, by default) or ``nhwc``
     """
@@ -230,7 +230,7 @@ def _check_shape(array: Array, spec: TensorSpec, order: Layout) -> None:
 
 
 def _is_code(array: Array, spec: TensorSpec) -> bool:
-    """Own type of a quantised tensor; not uint8, which is a picture's values on every chip."""
+    """Own type of a quantized tensor; not uint8, which is an image's values on every chip."""
     return spec.quantization is not None and array.dtype == spec.dtype.storage and array.dtype != np.uint8
 
 
@@ -384,9 +384,9 @@ class Context(Closeable):
             return self._outputs[spec.name]
 
     def write(self, name: str, array: npt.ArrayLike, *, layout: Layout | str | None = None, raw: bool = False) -> None:
-        """Put an array into an input, converted in one pass: layout, mean and std, quantisation.
+        """Put an array into an input, converted in one pass: layout, mean and std, quantization.
 
-        Floats and uint8 are values. int8 for an int8 tensor are codes, taken as they are; so is everything with *raw*.
+        Floats and uint8 are values. int8 for an int8 tensor are quantized values, taken as they are; so is everything with *raw*.
 
         :param layout: ``nchw`` (the model's order, by default) or ``nhwc``
         """
@@ -394,9 +394,9 @@ class Context(Closeable):
             self._write(name, array, layout, raw)
 
     def read(self, name: str, *, dequantize: bool = True) -> Array:
-        """A copy of an output in the model's order of axes: float32 (integers and booleans that are not quantised keep their type).
+        """A copy of an output in the model's order of axes: float32 (integers and booleans that are not quantized keep their type).
 
-        :param dequantize: False gives the codes in the tensor's own type
+        :param dequantize: False gives the quantized values in the tensor's own type
         """
         with self._turn():
             return self._read(self._spec(name, self.program.outputs, "output"), dequantize)
@@ -506,7 +506,7 @@ class Context(Closeable):
                     f"tensor '{spec.name}' takes {spec.nbytes} bytes, the buffer has {buffer.size}",
                     hint=f"bind at least {spec.nbytes} bytes",
                 )
-            buffer.view()  # refuses a closed one
+            buffer.view()  # rejects a closed one
             buffers[spec.name] = buffer
         self._unbind()
 
@@ -537,7 +537,7 @@ class Context(Closeable):
         """The program tied to the buffers as they are bound now."""
         closings = Buffer.closings
         for buffer in (self.internal_memory, *self._inputs.values(), *self._outputs.values()):
-            buffer.view()  # refuses one that its owner has closed
+            buffer.view()  # rejects one that its owner has closed
         if self._bound is None:
             self._provide()
             program = self.program
@@ -703,7 +703,7 @@ class Context(Closeable):
 
 
 def _used(program: Program) -> set[str]:
-    """The tensors that need memory: all but those inside a stretch of float layers."""
+    """The tensors that need memory: all but those inside a segment of float layers."""
     names = {*program.inputs, *program.outputs}
     for layer in program.layers:
         if not isinstance(layer.op, Float):

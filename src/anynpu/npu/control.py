@@ -1,7 +1,7 @@
 """What stops a job: its deadline and its cancellation.
 
 A :class:`RunControl` belongs to one job and travels with it: to the scheduler while it waits for a core, to the engine while it runs.
-Any thread may cancel it; its own lock protects the flag and the list of those who want to be told.
+Any thread may cancel it; its own lock protects the flag and the list of those to be notified.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RunControl:
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.began = False
-        """Whether the job got what it waited for; only jobs of :class:`~anynpu.npu.jobs.Stage` entries say so."""
+        """Whether the job got what it waited for; only jobs of :class:`~anynpu.npu.jobs.Stage` entries report it."""
         self._lock = threading.Lock()
         self._error: AnynpuError | None = None
         self._watchers: list[Callable[[], None]] = []
@@ -72,7 +72,7 @@ class RunControl:
             raise self.reason("did not finish")
 
     def reason(self, what: str) -> AnynpuError:
-        """Why the job has to stop. Where it is out of time the message says that it *what* ("did not finish") within the limit."""
+        """Why the job has to stop. Where it is out of time the message states that it *what* ("did not finish") within the limit."""
         if self._error is not None:
             return copy.copy(self._error)  # several threads may raise it, each with its own traceback
         limit = "" if self.timeout is None else f" within {self.timeout:g} s"

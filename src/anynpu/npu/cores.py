@@ -142,7 +142,7 @@ class CoreScheduler:
     """Hands out the cores of one NPU.
 
     :param shared: the cores of a board that other processes use as well
-    :param status: opens, with the first job, the file that tells others what the cores do
+    :param status: opens, with the first job, the file that reports others what the cores do
 
     >>> scheduler = CoreScheduler(3)
     >>> with scheduler.acquire(CoreMask.of(0, 1)) as lease:
@@ -158,7 +158,7 @@ class CoreScheduler:
         self._status: StatusFile | None = None
         self._shared = shared
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # told whenever a holder or a waiter leaves, if anybody waits for that
+        self._left = threading.Condition(self._lock)  # reported whenever a holder or a waiter leaves, if anybody waits for that
         self._watching = 0  # threads that wait for it
         self._tickets = itertools.count()
         self._masks: dict[int, frozenset[int] | None] = {0: None}  # those that were resolved
@@ -236,7 +236,7 @@ class CoreScheduler:
         lease._thread = threading.get_ident()
         with self._lock:
             settled = self._enter(lease)
-            if lease.granted and len(settled) == 1:  # at once, and nobody else has to be told
+            if lease.granted and len(settled) == 1:  # at once, and no other job has to be notified
                 return lease
             if not lease.granted and lease.error is None:
                 lease._event = threading.Event()
@@ -261,9 +261,9 @@ class CoreScheduler:
         control: RunControl,
         exclusive: Iterable[Hashable] = (),
     ) -> None:
-        """Queue without waiting. *on_settled* is called once, with the lease, when it is granted or denied (then ``lease.error`` says
+        """Queue without waiting. *on_settled* is called once, with the lease, when it is granted or denied (then ``lease.error`` states
         why): at once by the calling thread, or later by whichever thread frees the cores, cancels the job or closes the device.
-        Whoever gets a lease that is granted must release it. Cancelling *control* takes a job that waits out of the queue.
+        A lease that is granted must be released. Cancelling *control* takes a job that waits out of the queue.
         """
         lease = Lease(self, (priority, next(self._tickets)), self.resolve(mask), frozenset(exclusive), control)
 
@@ -291,7 +291,7 @@ class CoreScheduler:
     def retire(self, key: Hashable, error: AnynpuError) -> None:
         """End all use of an exclusive thing: who waits for it is denied with *error*, who has it is cancelled with *error*.
 
-        Returns when nobody has it any more (the calling thread itself does not count).
+        Returns when it is free (the calling thread itself does not count).
         """
         self._end(lambda lease: key in lease.exclusive, error)
 
@@ -307,7 +307,7 @@ class CoreScheduler:
             self._status = self._open_status = None
 
     def drain(self) -> None:
-        """Wait until nobody waits and nobody has anything (the calling thread itself does not count)."""
+        """Wait until no job waits and no core is in use (the calling thread itself does not count)."""
         own = threading.get_ident()
         self._wait_until(lambda: not self._waiters and all(lease._thread == own for lease in self._holders))
 
@@ -332,7 +332,7 @@ class CoreScheduler:
 
     def recover(self, thread: int) -> None:
         """An interrupt (Ctrl-C) ended what *thread* did, perhaps in the middle of a change here: give up all that it has or waits for, work
-        out again what is idle, and tell everybody else again."""
+        out again what is idle, and notify all others again."""
         with self._lock:
             given_up = [lease for lease in self._holders if lease._thread == thread]
             self._holders.difference_update(given_up)

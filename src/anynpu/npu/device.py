@@ -3,8 +3,8 @@
 Who owns what: the device owns the scheduler, the memory account and the worker threads. It knows loaded models and contexts only weakly,
 so that what a program forgets is given back at once, and closes those that are left when it is closed.
 
-Locks: the scheduler, the account and the workers each protect themselves (see there). The device's own lock protects the flag that says it
-is closed and the two weak sets; it is never held while anything waits.
+Locks: the scheduler, the account and the workers each protect themselves (see there). The device's own lock protects the flag
+that states it is closed and the two weak sets; it is never held while anything waits.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class LoadedModel(Closeable):
 
 
 def _attach(model: Model, weights: Buffer) -> Model:
-    """The model on weights that are in memory already; refused if they are another network's."""
+    """The model on weights that are in memory already; rejected if they are another network's."""
     if model.weightless:
         return modelfile.attach_weights(model, weights.view())
     encoded = modelfile.encode(model, remove_weight=True)
@@ -155,7 +155,7 @@ def _attach(model: Model, weights: Buffer) -> Model:
 # follows on a core without a pause begins, for the clock, when the job before it should have ended, so that the small delay with
 # which a host wakes a thread does not add up: a thousand jobs of 2 ms on one core take two seconds.
 #
-# Concurrency: the end of the last job of each core, and the figures, belong to the clock and are protected by its lock, which is
+# Concurrency: the end of the last job of each core, and the numbers, belong to the clock and are protected by its lock, which is
 # never held while anything waits. Waiting ends early when the job is cancelled or out of time.
 
 
@@ -266,7 +266,7 @@ class RealTimeClock:
                 self._overshoot = max(self._overshoot, now - ends)
 
     def report(self) -> RealTimeReport:
-        """The figures so far."""
+        """The numbers so far."""
         with self._lock:
             return RealTimeReport(self._jobs, self._late, self._predicted, self._spent, self._overshoot)
 
@@ -368,7 +368,8 @@ class Device:
     ) -> LoadedModel:
         """Put a model into device memory.
 
-        :param model: a compiled model, or its file as a path or as bytes; for a file of the vendor's own, its twin beside it is loaded
+        :param model: a compiled model, or its file as a path or as bytes; for a file of the vendor's own, its anynpu model
+          beside it is loaded
         :param weights: memory for the weights, used instead of the device's own; for a model that was saved without weights, the memory
             that holds them
         :param weights_from: a loaded model of the same network, whose weights serve this one as well
@@ -386,7 +387,7 @@ class Device:
         return loaded
 
     def adopt(self, member: LoadedModel | Context) -> None:
-        """Close *member* together with the device; refused if that has happened already."""
+        """Close *member* together with the device; rejected if that has happened already."""
         with self._lock:
             self.require_open()
             if isinstance(member, Context):
@@ -443,7 +444,7 @@ class Device:
     def close(self, *, finish: bool = False) -> None:
         """Close the device and all that is in it; calling it again does nothing.
 
-        New work is refused from now on. Jobs that wait are denied and jobs that run stop between two layers, both with
+        New work is rejected from now on. Jobs that wait are denied and jobs that run stop between two layers, both with
         :class:`DeviceClosed`; with *finish* all of them are finished first. When this returns, no job runs, the threads have ended, and
         contexts, models and buffers of the device are closed.
         """

@@ -4,7 +4,7 @@ A job runs in the thread that asks (:meth:`Context.run`, :meth:`Context.execute`
 thread of the device (:meth:`Device.submit`, :func:`start_stages`). Both wait in the one queue of the device's scheduler.
 
 Who owns what: the :class:`RunControl` of a job belongs to who made it; cancelling it is the one way to stop the job, whether it waits
-or runs. The scheduler owns the place in the queue. A started job is a :class:`DeviceJob`, which is told once what became of it. Locks:
+or runs. The scheduler owns the place in the queue. A started job is a :class:`DeviceJob`, which receives once what became of it. Locks:
 those of the control, the scheduler and the workers; there are none here.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # The threads that run submitted jobs.
 #
 # State and lock: the queue of tasks and the set of threads belong to :class:`WorkerPool` and are protected by its condition. Threads are
-# started when there is work for them and end after a moment without any, so that a device that nobody closes does not keep a program from
+# started when there is work for them and end after a moment without any, so that a device that is not closed does not keep a program from
 # ending.
 
 
@@ -76,7 +76,7 @@ class WorkerPool:
             self._changed.notify()
 
     def close(self) -> None:
-        """Run what is queued, then end all threads. The calling thread, if it is one of them, ends by itself later."""
+        """Run what is queued, then end all threads. The calling thread, if it is one of them, ends on its own later."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -242,7 +242,7 @@ def _perform(lease: Lease, stages: Sequence[Stage], on_timeout: Callable[[], Non
         for stage in stages:
             stage.context._execute(lease, duration_us=stage.duration_us, before=stage.before, after=stage.after)
     except DeviceClosed:
-        lease.control.check()  # a job that was stopped before its context was closed says so
+        lease.control.check()  # a job that was stopped before its context was closed reports it
         raise
     except DeviceTimeout:
         if on_timeout is not None:

@@ -60,7 +60,7 @@ class Blocks:
 
 
 class StoredMatrix:
-    """The right factor of products, in memory that belongs to somebody else. Only its shape, type and order are kept here.
+    """The right factor of products, in memory that belongs to another owner. Only its shape, type and order are kept here.
 
     A product uses working memory and, with several threads, a pool that belong to the object: one product at a time.
 
@@ -139,7 +139,7 @@ class StoredMatrix:
         :param a: int8 (also for int4, one element a byte) or float16; rows without gaps
         :param b: memory of at least :attr:`size` bytes without gaps, whatever its type
         :param steps: the first row of b and how many; if not given, all. Both are multiples of 4 unless b lies in rows, and even for int4
-        :param zero_point: where a is float16 and b has codes: by column, subtracted from the codes
+        :param zero_point: where a is float16 and b has quantized values: by column, subtracted from the quantized values
         :param out: takes the sums and is returned
         """
         k, n = self.shape

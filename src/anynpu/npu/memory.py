@@ -9,7 +9,7 @@ Ownership: a :class:`Buffer` owns its descriptor and its share of the mapping; c
 descriptor and takes it off the account. The mapping itself disappears with the last array that views it, so that a stale array never
 reads unmapped memory. A slice borrows from its parent. Foreign memory is never freed.
 
-Locks: a buffer has none (its state changes once, when it is closed). A :class:`MemoryPool` protects its figures with one lock; buffers
+Locks: a buffer has none (its state changes once, when it is closed). A :class:`MemoryPool` protects its numbers with one lock; buffers
 that go away, possibly in the middle of a garbage collection, only append to a queue that the pool empties under that lock.
 """
 
@@ -41,7 +41,7 @@ from .engines.preparation import Preparation
 
 ROOM_AFTER = 64
 """Bytes that are mapped after a buffer of ours without being part of it: kernels read whole vectors, and need no copy of a tensor that
-ends with its page (a picture of 640x640 does)."""
+ends with its page (an image of 640x640 does)."""
 
 
 _PAGE = 4096
@@ -75,7 +75,7 @@ class MemoryUsage:
 
 
 def _physical_address(size: int) -> int:
-    """A token that no other buffer has, with room for *size* bytes behind it."""
+    """A token that no other buffer has, with space for *size* bytes behind it."""
     global _next_physical
     with _physical_lock:
         address = _next_physical
@@ -113,7 +113,7 @@ def _guard(mapping: mmap.mmap, size: int) -> None:
     protect = _protect()
     if protect is not None:
         last = (ctypes.c_ubyte * _PAGE).from_buffer(mapping, size - _PAGE)
-        protect(ctypes.addressof(last), _PAGE, 0)  # where the system refuses, there is no guard
+        protect(ctypes.addressof(last), _PAGE, 0)  # where the system rejects, there is no guard
 
 
 @functools.cache
@@ -190,7 +190,7 @@ class Buffer(Closeable):
 
     @classmethod
     def from_fd(cls, fd: int, size: int, offset: int = 0) -> Buffer:
-        """Map *size* bytes at *offset* of somebody else's descriptor (memfd, dma-buf, file), for reading and writing.
+        """Map *size* bytes at *offset* of another owner's descriptor (memfd, dma-buf, file), for reading and writing.
 
         The descriptor is duplicated: the caller may close his own. Any offset will do.
         """
@@ -303,7 +303,7 @@ class Buffer(Closeable):
         return self.array(spec.dtype.storage, spec.memory_shape, offset)
 
     def close(self) -> None:
-        """Give the memory back. Slices can no longer be used; arrays that view it stay readable but belong to nobody."""
+        """Give the memory back. Slices can no longer be used; arrays that view it stay readable but have no owner."""
         self._memory = None
         Buffer.closings = object()
         self._finalizer()

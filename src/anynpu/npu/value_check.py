@@ -26,7 +26,7 @@ from_buffer, worst_float = ffi.from_buffer, lib.anynpu_worst_float
 """For paths where a call of Python for each array would count: what ``worst_float`` gives is compared with :data:`NAN`."""
 
 _HALF = (
-    "; the model computes in float16, which ends at 65504: compile it with data (dataset=...) to be told of the layer, "
+    "; the model computes in float16, which ends at 65504: compile it with data (dataset=...) to get a warning with the layer, "
     "or to int8 or bfloat16"
 )
 
@@ -60,7 +60,7 @@ class ValueCheck:
             self._output(name, array, dtype is DType.FLOAT16)
 
     def input_at(self, spec: TensorSpec, address: int) -> None:
-        """Check the memory of an input, in which it lies as *spec* says. Padding may hold anything, so padded memory is not checked."""
+        """Check the memory of an input, in which it lies as *spec* states. Padding may hold anything, so padded memory is not checked."""
         if _worst_at(spec, address) == NAN:
             self._input(spec.name, _array_at(spec, address))
 

@@ -9,7 +9,7 @@ is one or more programs for one chip (several for dynamic shapes), which share t
 ``integer_operators``   layers in integers
 ``float_operators``     layers in float, and the table of float operators
 ``custom_operators``    what the program's user computes
-``metadata``            what the ONNX model says about itself
+``metadata``            what the ONNX model states about itself
 ``model``               layers, memory plan, program, model
 """
 

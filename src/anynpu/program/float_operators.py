@@ -3,12 +3,13 @@
 A float layer (:class:`Float`) is one operator, or a few that the chip does as one (a convolution with its activation). Each is a
 :class:`FloatOp`: a name of the table, the tensors it reads and writes, and attributes of plain types. What an operator computes is what
 the ONNX operator of that name computes, in the version of operator set 21; operators that came later have the meaning of the set that
-brought them. The compiler brings older models to these versions, so nobody else has to know about versions.
+brought them. The compiler brings older models to these versions, so no other module depends on versions.
 
-How float layers are executed: neighbouring ones form a *stretch* (:meth:`~anynpu.program.Program.float_stretches`). Real numbers enter it
+How float layers are executed: neighboring ones form a *stretch* (:meth:`~anynpu.program.Program.float_stretches`). Real numbers enter it
 as float32, whatever the type of their tensor, and stay float32 between its layers; what leaves is rounded to the type of its tensor. A
-tensor that has codes is int8 to them; QuantizeLinear and DequantizeLinear lead there and back. A stretch with such tensors is computed
-operator by operator, as it stands. Weights are held in the type that the chip holds them in, and are widened to float32 before use.
+tensor that has quantized values is int8 to them; QuantizeLinear and DequantizeLinear lead there and back. A segment with such
+tensors is computed operator by operator, as it stands. Weights are held in the type that the chip holds them in, and are widened
+to float32 before use.
 
 To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_rules` if none fits, and, where C has a kernel for it, a
 function in ``npu/engines/float_kernels.py``. Without a kernel onnxruntime runs it.
@@ -54,7 +55,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A small constant inside the program: extents, axes, indices, numbers.
+    """A small constant inside the program: sizes, axes, indices, numbers.
 
     :ivar dtype: a numpy type by name, or ``bfloat16``, whose bits are held
     :ivar data: the elements row-major, little endian, as hexadecimal digits
@@ -354,7 +355,7 @@ _add("OneHot", 3, "one hot", result="", axis=-1)
 _add("DepthToSpace", 1, "depth to space", blocksize=needed(INT), mode=("DCR", "CRD"))
 _add("SpaceToDepth", 1, "space to depth", blocksize=needed(INT))
 
-# signals, codes and losses
+# signals, quantized values and losses
 _add("DFT", (1, 3), "declared", inverse=0, onesided=0)
 _add("STFT", (2, 4), "declared", onesided=1)
 _add("QuantizeLinear", (2, 3), result="", axis=1, block_size=0, output_dtype=0, saturate=1)
@@ -363,7 +364,7 @@ _add("DynamicQuantizeLinear", 1, "first", result="", outputs=3)
 _add("NegativeLogLikelihoodLoss", (2, 3), "declared", ignore_index=INT, reduction=("mean", "none", "sum"))
 _add("SoftmaxCrossEntropyLoss", (2, 3), "declared", outputs=(1, 2), ignore_index=INT, reduction=("mean", "none", "sum"))
 
-# what onnxruntime adds to ONNX, as its own optimiser writes it
+# what onnxruntime adds to ONNX, as its own optimizer writes it
 _add("com.microsoft.Gelu", 1, since=1, domain="com.microsoft")
 _add("com.microsoft.QuickGelu", 1, since=1, domain="com.microsoft", alpha=1.702)
 _add("com.microsoft.BiasGelu", 2, since=1, domain="com.microsoft")

@@ -4,9 +4,9 @@ Conventions that every operator follows:
 
 * An integer tensor lies in memory with its channels last (``Layout.NHWC``, or ``Layout.PLAIN`` where the last axis is the channel).
   Axes in operators are axes of ``TensorSpec.memory_shape``, never of the ONNX shape. A tensor of rank 3 in NHWC is an image of height 1.
-* The zero point of an input is the one of its tensor's quantisation (per channel where that has groups); the numbers that lead to the
+* The zero point of an input is the one of its tensor's quantization (per channel where that has groups); the numbers that lead to the
   output (multiplier, zero point, clamp, table) are stored in the operator.
-* Arrays indexed by channel have one entry for each output channel, or a single one that serves all.
+* Arrays indexed per channel have one entry for each output channel, or a single one that serves all.
 * Tables have one row (or one per group of channels); the index is the code's bits read as unsigned (256 or 65536 entries).
 """
 
@@ -34,7 +34,7 @@ class Staircase:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """From an accumulator to the stored code, by output channel.
+    """From an accumulator to the stored code, per output channel.
 
     In this order, all in float32 with every step rounded::
 
@@ -44,10 +44,10 @@ class Epilogue:
         code = clamp(round_half_even(f) + zero_point)                       to ``clamp``, or to the limits of the type
         code = table[code]                                                  where there is a table
 
-    With staircases, which exclude all but the multiplier, an activation works on the unrounded number::
+    With threshold tables, which exclude all but the multiplier, an activation works on the unrounded number::
 
         f = float32(acc) * multiplier
-        code = the staircase's code of f
+        code = the threshold table's code of f
 
     :ivar multiplier: float32[C]
     :ivar zero_point: int32[C], of the code before the table
@@ -57,7 +57,7 @@ class Epilogue:
     :ivar table: int8[G, 256] or int16[G, 65536]; its row for a channel follows from ``table_groups``
     :ivar table_groups: channels of each row, in order; empty where there is one row
     :ivar staircases: one, or one per group of channels
-    :ivar staircase_groups: channels of each staircase, in order; empty where there is one
+    :ivar staircase_groups: channels of each threshold table, in order; empty where there is one
     """
 
     multiplier: Array
@@ -136,7 +136,7 @@ class FixedPoint:
 
 
 Finish = Epilogue | FixedPoint
-"""How a layer ends: by the float rule or by the chip's integers."""
+"""How a layer ends: in rounding mode ``simulator`` or by the chip's integers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class Conv:
 class ConvTranspose:
     """Transposed convolution over NHWC; fields as in :class:`Conv`, weights [Cout, kernel_h, kernel_w, Cin / groups].
 
-    Output pixel (y, x) receives input pixel (i, j) through kernel element (a, b) where y = i * stride - pad + a * dilation. The extent
+    Output pixel (y, x) receives input pixel (i, j) through kernel element (a, b) where y = i * stride - pad + a * dilation. The size
     of the output is that of the output tensor.
     """
 
@@ -243,7 +243,7 @@ class Concat:
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Each output is input[start::step] with the extents of the output tensor, by memory axis. Split is a slice of several outputs."""
+    """Each output is input[start::step] with the sizes of the output tensor, by memory axis. Split is a slice of several outputs."""
 
     starts: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[int, ...], ...]
@@ -289,7 +289,7 @@ RESIZE_BITS = 11
 class Resize:
     """Resize over NHWC, by index; the code's meaning does not change.
 
-    ``nearest``: y[i, j] = x[rows[i, 0], columns[j, 0]]. ``linear``: acc = sum over the four neighbours of x * row weight * column weight,
+    ``nearest``: y[i, j] = x[rows[i, 0], columns[j, 0]]. ``linear``: acc = sum over the four neighbors of x * row weight * column weight,
     then a shift by 22 bits, rounded half to even.
 
     :ivar rows: int32[H_out, 3]: first row, second row, weight of the second in units of 2**-11 (the first has the rest)
@@ -311,7 +311,7 @@ class Transpose:
 
 @dataclass(frozen=True, eq=False)
 class Convert:
-    """Between float and integer, and between layouts: all of it follows from the two tensors (quantise, dequantise, cast, transpose)."""
+    """Between float and integer, and between layouts: all of it follows from the two tensors (quantize, dequantize, cast, transpose)."""
 
 
 def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from .integer_operators import (
 
 
 AttributeValue = Array | str | tuple[str, ...]
-"""An attribute of a custom operator: int64 for whole numbers, float32 for others (a single one has no axes), text, or several texts."""
+"""An attribute of a custom operator: int64 for integers, float32 for others (a single one has no axes), text, or several texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Custom:
     constants: tuple[CustomConstant, ...] = ()
 
 
-# What an ONNX model says about itself, kept for programs that ask a session for it.
+# What an ONNX model states about itself, kept for programs that ask a session for it.
 
 
 _PREFIX = "anynpu.onnx."
@@ -183,7 +183,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class FloatStretch:
-    """Neighbouring float layers, which are executed as one: layers [first, last) of a program.
+    """Neighboring float layers, which are executed as one: layers [first, last) of a program.
 
     :ivar inputs: tensors that they read and that are made before
     :ivar outputs: tensors that they make for others: these have memory, what only they themselves read has none
@@ -196,7 +196,7 @@ class FloatStretch:
 
 
 def float_stretches(layers: Sequence[Layer], outputs: Collection[str], views: Mapping[str, str]) -> tuple[FloatStretch, ...]:
-    """The stretches of float layers among *layers* of a program with these *outputs* and *views*."""
+    """The segments of float layers among *layers* of a program with these *outputs* and *views*."""
     readers: dict[str, int] = {}
     for index, layer in enumerate(layers):
         for name in layer.inputs:
@@ -245,7 +245,7 @@ class Program:
         return (layer for layer in self.layers if layer.placement is placement)
 
     def float_stretches(self) -> tuple[FloatStretch, ...]:
-        """Its stretches of float layers, in order."""
+        """Its segments of float layers, in order."""
         return float_stretches(self.layers, self.outputs, self.views)
 
     @property
@@ -256,10 +256,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What happens to a raw input before quantisation: (x - mean) / std by channel.
+    """What happens to a raw input before quantization: (x - mean) / std per channel.
 
-    :ivar picture: ``rgb`` or ``bgr`` where the model begins with a pre-process node: what it takes is a picture, bytes in the order height,
-        width, channel, and mean and std are those of the picture's channels. Empty where the caller normalises and quantises
+    :ivar picture: ``rgb`` or ``bgr`` where the model begins with a pre-process node: what it takes is an image, bytes in the order height,
+        width, channel, and mean and std are those of the image's channels. Empty where the caller normalizes and quantizes
     """
 
     mean: tuple[float, ...]
@@ -275,8 +275,9 @@ class Model:
     :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
     :ivar preprocess: by input name; an input without an entry takes its values as they are
     :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
-    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``; float layers from codes to codes sum in float32 too
-    :ivar metadata: what the ONNX model says about itself; None for one that was made otherwise
+    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``; float layers from quantized values to
+      quantized values sum in float32 too
+    :ivar metadata: what the ONNX model states about itself; None for one that was made otherwise
     :ivar weightless: the weights were left out (remove_weight) and must come from another context
 
     What the compiler makes and :func:`anynpu.load` reads is an :class:`anynpu.modelfile.CompiledModel`, which can be saved.

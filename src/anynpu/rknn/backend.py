@@ -1,11 +1,11 @@
 """A session's backend on the RKNN calls: the vendor's library or the software NPU.
 
-Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
-last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.libraries`). A lane owns its other contexts.
-``_lock`` protects the list of lanes too; it is never held during a call.
+Who owns what: the backend owns its first context, which its first device worker uses, which the others are duplicated from, and
+which is destroyed last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.libraries`). A device
+worker owns its other contexts. ``_lock`` protects the list of device workers too; it is never held during a call.
 
-Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether
-that holds for his library, so there all lanes are opened before the first run.
+Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not state whether
+that holds for his library, so there all device workers are opened before the first run.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ def _plugin_files(folder: str) -> list[str]:
     return sorted(str(path) for path in Path(folder).glob(f"{_PREFIX}*.so"))
 
 
-# A session's lane on the RKNN calls: one context, and a second one for bound memory.
+# A session's device worker on the RKNN calls: one context, and a second one for bound memory.
 #
 # Runs use the general calls (``rknn_inputs_set``, ``rknn_run``, ``rknn_outputs_get``): the runtime converts each input once into its own
-# memory and each output once into the array that the user gets. Runs on bound memory use a second context of the lane, because the general
-# calls and ``rknn_set_io_mem`` exclude each other; it is made at the first such run.
+# memory and each output once into the array that the user gets. Runs on bound memory use a second context of the device worker,
+# because the general calls and ``rknn_set_io_mem`` exclude each other; it is made at the first such run.
 #
-# One thread at a time uses a lane; ``cancel`` and ``abandon`` come from others and touch single flags only.
+# One thread at a time uses a device worker; ``cancel`` and ``abandon`` come from others and touch single flags only.
 
 
 _Answer = TypeVar("_Answer")
@@ -261,7 +261,7 @@ class RknnLane:
         return reader
 
     def _put(self, feed: Feed) -> list[Any]:
-        """Tell the structs where the arrays are; gives what must live until the call is over."""
+        """Set the arrays' addresses in the structs; gives what must live until the call is over."""
         if feed.shape_set != self._shape_set:
             self._select(feed.shape_set)
         inputs, nhwc = self._inputs, feed.nhwc
@@ -341,11 +341,11 @@ class RknnLane:
         return any(stopped)
 
     def abandon(self) -> None:
-        """The session has given the lane up; no context may be duplicated from it."""
+        """The session has given the device worker up; no context may be duplicated from it."""
         self.abandoned = True
 
     def close(self) -> None:
-        """Destroy the lane's contexts."""
+        """Destroy the device worker's contexts."""
         bound, self._bound = self._bound, None
         if bound is not None:
             bound.close()
@@ -403,7 +403,7 @@ class _Reader:
             struct = self.structs[index]
             struct.index, struct.is_prealloc, struct.want_float = index, 1, as_float
             kinds.append(np.dtype(np.float32) if as_float else own)
-            if kind is None:  # the call wants all outputs: one that nobody asked for always goes to the same place
+            if kind is None:  # the call wants all outputs: one that was not asked for always goes to the same place
                 array = np.empty(info.shape, kinds[index])
                 self._kept.append(array)
                 struct.buf = ffi.from_buffer(array)
@@ -438,7 +438,7 @@ class BoundContext:
         self._imported: weakref.WeakKeyDictionary[Memory, TensorMemory] = weakref.WeakKeyDictionary()
 
     def bind(self, inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
-        """Tell the context about memory that it does not have yet."""
+        """Register memory with the context that it does not have yet."""
         backend = self._backend
         for sides, infos in ((inputs, backend.bound_inputs), (outputs, backend.bound_outputs)):
             for bound, info in zip(sides, infos, strict=True):
@@ -506,7 +506,7 @@ def _attr_order(shape: Sequence[int], fmt: rknn_tensor_format) -> tuple[int, ...
 
 
 def quantization(info: TensorInfo) -> Quantization | None:
-    """The quantisation that attributes state; runtimes state a scale of 1 for tensors that have none, too."""
+    """The quantization that attributes state; runtimes state a scale of 1 for tensors that have none, too."""
     kind = DTYPE_OF[info.type]
     if kind.is_float or kind is DType.BOOL or kind.bits > 16:
         return None
@@ -535,10 +535,11 @@ def _bound_attr(info: TensorInfo, spec: TensorSpec, is_input: bool) -> tuple[Ten
     ] and spec.dtype is not DType.UINT8 and spec.quantization is not None
 
 
-# A lane for chips without the general calls (the RV1103 and RV1106 family): all inputs and outputs are in memory bound to the context.
+# A device worker for chips without the general calls (the RV1103 and RV1106 family): all inputs and outputs are in memory bound
+# to the context.
 #
-# Each input is converted once, into the bound memory, and each output once, out of it. The runtime of these chips takes pictures as bytes
-# (and applies mean and std itself), or codes; it does not say what mean and std are, so pictures of floats are refused.
+# Each input is converted once, into the bound memory, and each output once, out of it. The runtime of these chips takes images as bytes
+# (and applies mean and std itself), or codes; it does not state what mean and std are, so images of floats are rejected.
 
 
 class BoundLane(RknnLane):
@@ -589,7 +590,7 @@ class BoundLane(RknnLane):
         if kind is not native.dtype and image:
             if kind is not DType.UINT8:
                 raise FeedTypeError(
-                    f"input '{native.name}' does not take {kind.value} on {self.backend.chip}: its runtime normalises bytes only",
+                    f"input '{native.name}' does not take {kind.value} on {self.backend.chip}: its runtime normalizes bytes only",
                     hint=f"pass uint8 pixels, or {native.dtype.value} codes",
                 )
             target = TensorSpec(native.name, native.shape, kind, Layout.NHWC, w_stride=native.w_stride)
@@ -696,7 +697,7 @@ class RknnBackend(Lender[Context]):
         commands = [query.RKNN_QUERY_NATIVE_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_OUTPUT_ATTR]
         if (
             nhwc and len(info.shape) == 4 and (not is_input or self._general)
-        ):  # librknnmrt shows a picture's bytes there, not codes
+        ):  # librknnmrt shows an image's bytes there, not codes
             commands.insert(0, query.RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR)
         for command in commands:
             found = optional(functools.partial(self._root.info, command, info.index))
@@ -729,7 +730,7 @@ class RknnBackend(Lender[Context]):
         return lane
 
     def another_context(self, mask: int) -> Context:
-        """A context besides that of a lane, with the same cores."""
+        """A context besides that of a device worker, with the same cores."""
         context = self._another_context()
         if self._plugins is not None:
             self._plugins.register(context)
@@ -766,7 +767,7 @@ class RknnBackend(Lender[Context]):
         return RknnMemory(self._root.memory(max(1, nbytes)))
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> RknnMemory:
-        """Somebody else's memory."""
+        """Memory that another owner allocated."""
         own = Buffer.from_fd(fd, nbytes, offset)
         base = address or own.address - offset
         return RknnMemory(self._root.memory_from_fd(own.fd, nbytes, address=base, offset=offset), keep=own)

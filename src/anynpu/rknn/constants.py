@@ -172,7 +172,7 @@ class rknn_mem_sync_mode(IntEnum):
 
 
 class rknn_matmul_type(IntEnum):
-    """The types of A, B and C of a matrix product."""
+    """The types of A, B and C of a matmul."""
 
     RKNN_FLOAT16_MM_FLOAT16_TO_FLOAT32 = 1
     RKNN_INT8_MM_INT8_TO_INT32 = 2
@@ -190,7 +190,7 @@ class rknn_matmul_type(IntEnum):
 
 
 class rknn_matmul_quant_type(IntEnum):
-    """How B, or A and C, of a matrix product are quantised."""
+    """How B, or A and C, of a matmul are quantized."""
 
     RKNN_QUANT_TYPE_PER_LAYER_SYM = 0
     RKNN_QUANT_TYPE_PER_LAYER_ASYM = 1

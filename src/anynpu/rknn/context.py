@@ -253,7 +253,7 @@ class Context(Closeable):
         """``rknn_inputs_set``, ``rknn_run`` and ``rknn_outputs_get`` in one.
 
         :param inputs: by name or in order; of any type that the runtime converts (float64, which it does not know, becomes float32)
-        :param layout: order of the axes of pictures
+        :param layout: order of the axes of images
         :param want_float: False gives the outputs in the model's own type
         :return: the outputs, images in the order N, C, H, W
         """
@@ -342,15 +342,15 @@ class Context(Closeable):
         return arrays
 
     def set_core_mask(self, mask: rknn_core_mask | int) -> None:
-        """Say which cores to run on; only on chips with several."""
+        """State which cores to run on; only on chips with several."""
         self._call("rknn_set_core_mask", int(mask))
 
     def set_batch_cores(self, count: int) -> None:
-        """Say how many cores share the batches of a run; only on chips with several."""
+        """State how many cores share the batches of a run; only on chips with several."""
         self._call("rknn_set_batch_core_num", count)
 
     def set_shapes(self, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]]) -> None:
-        """Choose the input shapes of a model with dynamic shapes, as :attr:`shape_ranges` lists them (pictures as N, H, W, C)."""
+        """Choose the input shapes of a model with dynamic shapes, as :attr:`shape_ranges` lists them (images as N, H, W, C)."""
         infos = self.inputs
         given = _in_order(shapes, infos)
         structs = ffi.new("rknn_tensor_attr[]", len(given))
@@ -385,13 +385,13 @@ class Context(Closeable):
         return TensorMemory(library, handle, library.rknn_create_mem(handle, size), "rknn_create_mem")
 
     def memory_from_fd(self, fd: int, size: int, *, address: int = 0, offset: int = 0) -> TensorMemory:
-        """Memory that somebody else allocated and shares by descriptor. Without its address it is mapped (software NPU only)."""
+        """Memory that another owner allocated and shares by descriptor. Without its address it is mapped (software NPU only)."""
         library, handle = self.library, self.handle
         pointer = library.rknn_create_mem_from_fd(handle, fd, ffi.cast("void *", address), size, offset)
         return TensorMemory(library, handle, pointer, "rknn_create_mem_from_fd")
 
     def memory_from_physical(self, physical_address: int, size: int, *, address: int = 0) -> TensorMemory:
-        """Memory that somebody else allocated, by its physical address."""
+        """Memory that another owner allocated, by its physical address."""
         library, handle = self.library, self.handle
         pointer = library.rknn_create_mem_from_phys(handle, physical_address, ffi.cast("void *", address), size)
         return TensorMemory(library, handle, pointer, "rknn_create_mem_from_phys")

@@ -152,7 +152,7 @@ class OperatorCall:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute of the ONNX node: a number, an array if there are several, or text; *default* if it is not there.
 
-        The interface does not tell a list of one number from a number: both are a number here. Several texts are one, with a zero
+        The interface does not report a list of one number from a number: both are a number here. Several texts are one, with a zero
         character between them.
         """
         if self._struct == ffi.NULL:
@@ -351,7 +351,7 @@ class Registration:
                     return 0 if operator.destroy is None else _result(operator, "destroy", operator.destroy(call))
                 finally:
                     call._struct = ffi.NULL
-            except BaseException as error:  # as above; nobody asks for the cause of what fails at the end
+            except BaseException as error:  # as above; errors at the end are not reported to a caller
                 log.warning("destroy of custom operator '%s' failed", operator.op_type, exc_info=error)
                 return int(Code.RKNN_ERR_FAIL)
 
@@ -372,7 +372,7 @@ class Registration:
 def register(library: RknnLibrary, handle: int, operators: Iterable[CustomOperator | PluginOperator]) -> Registration:
     """Register operators with the context *handle* of *library*.
 
-    Where the library refuses, it raises what :func:`anynpu.rknn.check` raises; an exception of an ``init`` is the cause of a
+    Where the library rejects, it raises what :func:`anynpu.rknn.check` raises; an exception of an ``init`` is the cause of a
     :class:`CustomOperatorError`.
     """
     registration = Registration(library, operators)

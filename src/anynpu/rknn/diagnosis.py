@@ -99,7 +99,7 @@ def _driver(root: Path) -> Iterator[Finding]:
             continue
         match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
         if match is None:
-            yield Finding("driver", "note", f"/{file} says '{text}'")
+            yield Finding("driver", "note", f"/{file} contains '{text}'")
         elif tuple(map(int, match.groups())) in _CORE_0_ONLY:
             yield Finding(
                 "driver",

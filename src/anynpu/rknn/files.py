@@ -1,4 +1,4 @@
-"""What a genuine ``.rknn`` says about itself: the fixed header, and the JSON at the end. The rest stays closed."""
+"""What a vendor-compiled ``.rknn`` states about itself: the fixed header, and the JSON at the end. The rest stays closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..modelfile.recognize import FileKind
 from ..modelfile.vendorfile import DAMAGED, VendorModelInfo, VendorTensor
 from .table import ENCRYPTED_MARK, MARK
 
-# What stands in clear in the payload of a genuine ``.rknn``: texts that anyone sees who opens the file as text.
+# What stands in plain text in the payload of a vendor-compiled ``.rknn``: texts that anyone sees who opens the file as text.
 #
 # rknn-toolkit2 writes, before the instructions and weights: JSON with the type and layout of inputs and outputs; a text in Python's
 # notation with mean, std and the ranges of inputs and outputs; and for each layer its name, as ``Conv:Conv_12``, with the operator
@@ -67,7 +67,7 @@ def payload_text(payload: memoryview) -> PayloadText:
 
 
 def _layers(data: bytes) -> tuple[tuple[str, str], ...]:
-    """Texts with their length in front, a name and its operator one after the other. The toolkit writes the last layer first."""
+    """Texts after their length, a name and its operator one after the other. The toolkit writes the last layer first."""
     found = []
     for match in _LAYER.finditer(data):
         start, size = match.start(), match.end(2) - match.start()
@@ -162,7 +162,7 @@ _TYPES = {"fp16": "float16", "fp32": "float32", "half": "float16", "float": "flo
 
 
 def read(data: memoryview) -> VendorModelInfo:
-    """What a genuine ``.rknn`` says about itself.
+    """What a vendor-compiled ``.rknn`` states about itself.
 
     :raises ModelFormatError: it is no ``.rknn`` of Rockchip's toolkits
     """
@@ -175,7 +175,7 @@ def read(data: memoryview) -> VendorModelInfo:
     blocks = list(_trailer(data, payload))
     if not blocks:
         notes.append(
-            f"the description is not where the header says (payload of {payload} bytes in a file of {len(data)}); searched for it"
+            f"the description is not where the header points (payload of {payload} bytes in a file of {len(data)}); searched for it"
         )
     window = data[-_SEARCH_WINDOW:]
     blocks += [block for block in _json_blocks(window) if block not in blocks]
@@ -209,7 +209,7 @@ def read(data: memoryview) -> VendorModelInfo:
 
 
 def _trailer(data: memoryview, payload: int) -> Iterator[dict[str, Any]]:
-    """The JSON behind the payload, with its length in front."""
+    """The JSON after the payload and its length."""
     for start in _PAYLOAD_STARTS:
         position = start + payload
         if position + 8 > len(data):
@@ -320,7 +320,7 @@ def _tensor(entry: Any) -> VendorTensor | None:
     dtype = dtype.rpartition("VSI_NN_TYPE_")[2].lower()
     quantization = "affine" if _text(details.get("qnt_method")) else ""
     if details and all(details.get(key) == "" for key in ("qnt_method", "qnt_type", "vx_type")):
-        dtype, quantization = "float16", "none"  # so rknn-toolkit2 2.5.0 wrote it for models that were not quantised
+        dtype, quantization = "float16", "none"  # so rknn-toolkit2 2.5.0 wrote it for models that were not quantized
     scale, zero = (_number(entry.get(key, details.get(key))) for key in ("scale", "zero_point"))
     return VendorTensor(
         name,
@@ -358,7 +358,7 @@ def _named_tensors(blocks: list[dict[str, Any]]) -> dict[str, VendorTensor]:
 
 
 def _completed(tensor: VendorTensor, text: PayloadText) -> VendorTensor:
-    """A tensor with what the payload says about it in clear, where the description says nothing."""
+    """A tensor with what the payload states about it in plain text, where the description states nothing."""
     dtype, layout = text.types.get(tensor.name, ("", ""))
     scale, zero = text.scales.get(tensor.name, (None, None))
     return _merged(tensor, replace(tensor, dtype=_TYPES.get(dtype, dtype), layout=layout, scale=scale, zero_point=zero))

@@ -28,20 +28,20 @@ from .constants import RKNN_MAX_DIMS, RKNN_MAX_NAME_LEN, rknn_tensor_format, rkn
 # What the caller's memory never shows, whatever the program has:
 #
 # * float32: a float tensor of the program is float16 for the caller, as a chip delivers it.
-# * Scales by group of channels: the interface has room for one scale. The compiler gives none to inputs and outputs; a program that has
+# * Scales by group of channels: the interface has space for one scale. The compiler gives none to inputs and outputs; a program that has
 #   them all the same is shown with one scale that covers all groups, and its bytes are converted to that.
 # * uint64 and four bits without a sign, which the interface does not know: they are shown as int64 and uint8.
 #
-# What boards were seen to report, and documents say:
+# What boards were seen to report, and documents state:
 #
-# * A tensor without quantisation is ``AFFINE`` with zero point 0 and scale 1.0, not ``NONE``. It was seen for float16; integers and
+# * A tensor without quantization is ``AFFINE`` with zero point 0 and scale 1.0, not ``NONE``. It was seen for float16; integers and
 #   booleans follow it here.
 # * ``w_stride`` is filled for every input of rank 4 and 0 for outputs. Rows of 1, 3 or 4 channels are padded to the chip's alignment.
-# * ``size_with_stride`` of an NCHW output is what the chip's own rearranging needs as room: channels are rounded up to the channel block
+# * ``size_with_stride`` of an NCHW output is what the chip's own rearranging needs as space: channels are rounded up to the channel block
 #   and the width to its alignment. The bytes the caller gets are dense, so ``size`` is enough for them. NHWC outputs are dense, and their
-#   ``size_with_stride`` says so: no log of a board shows anything else, and programs allocate what it says.
-# * ``RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR`` of a picture is uint8 with librknnmrt: clients bind its answer as it is and write the bytes of
-#   their picture. The other queries show the codes.
+#   ``size_with_stride`` reports it: no log of a board shows anything else, and programs allocate what it states.
+# * ``RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR`` of an image is uint8 with librknnmrt: clients bind its answer as it is and write the bytes of
+#   their image. The other queries show the codes.
 # * Codes in NC1HWC2 leave a convolution with their channels padded to ``Chip.channel_alignment``; floats, and inputs, only to whole blocks.
 #
 # Concurrency: nothing here changes after it was made.
@@ -102,8 +102,8 @@ class View(enum.Enum):
 class TensorAttr:
     """The values of a ``rknn_tensor_attr``.
 
-    :ivar dims: extents in the order of ``fmt``, without the zeros behind them
-    :ivar spec: the memory that these attributes describe. For an input it has the padding that ``w_stride`` says, which memory of
+    :ivar dims: sizes in the order of ``fmt``, without the zeros behind them
+    :ivar spec: the memory that these attributes describe. For an input it has the padding that ``w_stride`` states, which memory of
         ``rknn_set_io_mem`` has; buffers of ``rknn_inputs_set`` have none. Outputs are dense
     """
 
@@ -128,7 +128,7 @@ class TensorAttr:
     def __post_init__(self) -> None:
         if len(self.dims) > RKNN_MAX_DIMS:
             raise ShapeError(
-                f"'{self.name}' has {len(self.dims)} axes, the RKNN interface has room for {RKNN_MAX_DIMS}",
+                f"'{self.name}' has {len(self.dims)} axes, the RKNN interface has space for {RKNN_MAX_DIMS}",
                 hint="reshape it inside the model",
             )
         if self.size_with_stride > _MAX_SIZE:
@@ -161,7 +161,7 @@ class TensorAttr:
 
 
 def fill(attr: TensorAttr, struct: Any) -> None:
-    """Write *attr* into a ``rknn_tensor_attr *``: every byte, so that unused extents and the rest of the name are zero."""
+    """Write *attr* into a ``rknn_tensor_attr *``: every byte, so that unused sizes and the rest of the name are zero."""
     ffi.memmove(struct, attr._image, _STRUCT.size)
 
 
@@ -233,17 +233,17 @@ def memory_spec(
     """What memory bound with ``rknn_set_io_mem`` holds, from the fields of the caller's attributes.
 
     Callers query an attribute and change some fields, not always all that belong together: a changed ``fmt`` often comes with the
-    extents of the old one. So *dims* decides nothing; it only has to be the shape of the tensor in one of its orders, or be empty.
+    sizes of the old one. So *dims* decides nothing; it only has to be the shape of the tensor in one of its orders, or be empty.
 
-    * The tensor's own type is codes, or values where it is not quantised. Another type is numbers: an input still needs mean, std and
-      quantisation (which codes and *pass_through* never do), an output is dequantised.
+    * The tensor's own type is codes, or values where it is not quantized. Another type is numbers: an input still needs mean, std and
+      quantization (which codes and *pass_through* never do), an output is dequantized.
     * librknnrt takes uint8 and float32 for inputs that the NPU reads, librknnmrt uint8; both take float32 and float16 for outputs.
-    * *w_stride* and *h_stride* count for inputs: 0 is no padding, and *h_stride* matters between pictures of a batch only.
-    * NC1HWC2 for an input is what it says with *pass_through* alone. Without it the CPU rearranges, and the memory is NHWC (librknnrt).
+    * *w_stride* and *h_stride* count for inputs: 0 is no padding, and *h_stride* matters between images of a batch only.
+    * NC1HWC2 for an input is what it states with *pass_through* alone. Without it the CPU rearranges, and the memory is NHWC (librknnrt).
 
     :param spec: the program's tensor
     :raises TensorTypeError: for a type that the tensor does not take
-    :raises ShapeError: for a layout, extents or strides that do not fit
+    :raises ShapeError: for a layout, sizes or strides that do not fit
     """
     shown = _shown(spec)
     fmt, dtype = _known_format(fmt, spec), _known_type(type, spec)
@@ -287,7 +287,7 @@ def _picture(shown: TensorSpec, chip: Chip) -> TensorSpec:
 
 
 def _as_bytes(picture: TensorSpec) -> TensorSpec:
-    """A picture of int8 codes as the bytes that they stand for."""
+    """An image of int8 values as the bytes that they stand for."""
     quantization = picture.quantization
     shifted = None if quantization is None else Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
     return replace(picture, dtype=DType.UINT8, quantization=shifted)
@@ -468,7 +468,7 @@ def _with_strides(memory: TensorSpec, w_stride: int, h_stride: int) -> TensorSpe
 class TensorInfo:
     """The attributes of an input or output.
 
-    :ivar shape: its extents in the order of ``fmt``
+    :ivar shape: its sizes in the order of ``fmt``
     :ivar elements: how many, padding of channel blocks included
     :ivar size: bytes without the padding of rows; ``size_with_stride`` with it
     :ivar w_stride: stored pixels of a row; 0 where that does not apply

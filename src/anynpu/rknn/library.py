@@ -81,13 +81,13 @@ class VendorLibrary(LoadedLibrary, RknnLibrary):
 
     @property
     def description(self) -> str:
-        """What a user is told that he runs on."""
+        """Description of the device for users."""
         version = "" if self.version is None else f" {_dotted(self.version)}"
         return f"{Path(self.path).stem}{version}"
 
 
 def read_version(path: str) -> tuple[int, int, int] | None:
-    """The version that the file of a library states; None where it cannot be told."""
+    """The version that the file of a library states; None where it cannot be determined."""
     if "/" not in path:
         found = next((folder for folder in FOLDERS if Path(folder, path).is_file()), None)
         if found is None:
@@ -140,7 +140,10 @@ _CLASSES: dict[int, type[AnynpuError]] = {
 }
 
 _TEXTS: dict[int, tuple[str, str]] = {
-    Code.RKNN_ERR_FAIL: ("the runtime failed without a reason", "set RKNN_LOG_LEVEL=5 to see what the vendor's library says"),
+    Code.RKNN_ERR_FAIL: (
+        "the runtime failed without a reason",
+        "set RKNN_LOG_LEVEL=5 to see the messages of the vendor's library",
+    ),
     Code.RKNN_ERR_TIMEOUT: ("the NPU did not finish in time", "look at what else uses it"),
     Code.RKNN_ERR_DEVICE_UNAVAILABLE: ("the NPU is not available", "run `anynpu doctor`"),
     Code.RKNN_ERR_MALLOC_FAIL: ("there is not enough memory for the NPU", "close contexts that are not used"),
@@ -155,7 +158,7 @@ _TEXTS: dict[int, tuple[str, str]] = {
     Code.RKNN_ERR_DEVICE_UNMATCH: ("library and driver do not fit each other", "update both; run `anynpu doctor`"),
     Code.RKNN_ERR_INCOMPATILE_PRE_COMPILE_MODEL: ("the model was precompiled for another driver", "compile it again"),
     Code.RKNN_ERR_INCOMPATILE_OPTIMIZATION_LEVEL_VERSION: (
-        "the driver does not know the model's optimisation level",
+        "the driver does not know the model's optimization level",
         "update it",
     ),
     Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH: ("this is not available on this chip", ""),

@@ -163,20 +163,20 @@ class Matmul(Closeable):
 
     @property
     def normalised_scale(self) -> float:
-        """Where C is int32 and B has scales by channel: what an element of C stands for is ``C * (scale of A) * this``."""
+        """Where C is int32 and B has scales per channel: what an element of C stands for is ``C * (scale of A) * this``."""
         scale = ffi.new("float *")
         call = self._library.rknn_matmul_get_quant_params
         self._check("rknn_matmul_get_quant_params", call(self._open(), ffi.new("rknn_quant_params *"), scale))
         return float(scale[0])
 
     def set_core_mask(self, mask: int | rknn_core_mask) -> None:
-        """Choose the cores; chips with one core refuse it."""
+        """Choose the cores; chips with one core reject it."""
         self._check("rknn_matmul_set_core_mask", self._library.rknn_matmul_set_core_mask(self._open(), int(mask)))
 
     def set_quantization(self, name: Name, scale: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> None:
         """Set the scales, and the zero points where the product is not symmetric, of one matrix.
 
-        :param scale: one; for B as many as *b_scales* says: by column, or ``[k / group_size, n]``
+        :param scale: one; for B as many as *b_scales* states: by column, or ``[k / group_size, n]``
         """
         scales = np.ascontiguousarray(scale, np.float32).reshape(-1)
         zeros = np.ascontiguousarray(np.broadcast_to(np.asarray(zero_point, np.int32).reshape(-1), scales.shape))
@@ -209,7 +209,7 @@ class Matmul(Closeable):
         self.bind("B")
 
     def bind(self, name: Name) -> None:
-        """Tell the NPU that the memory of a matrix was written: Rockchip's library rearranges A and B at this moment."""
+        """Notify the NPU that the memory of a matrix was written: Rockchip's library rearranges A and B at this moment."""
         memory = self._memory_of(name)
         if name != "C":
             memory.sync("to_device")

@@ -78,7 +78,7 @@ class RknnModel(Closeable):
         return cls(Context(model, device=device))
 
     def input_attr(self, index: int = 0) -> TensorInfo:
-        """The attributes of an input: ``shape`` is [1, H, W, 3] for a picture."""
+        """The attributes of an input: ``shape`` is [1, H, W, 3] for an image."""
         return _entry(self._inputs, index, "input")[0]
 
     def output_attrs(self) -> tuple[TensorInfo, ...]:
@@ -93,9 +93,9 @@ class RknnModel(Closeable):
         return Nc1hwc2Layout.from_attr(_entry(self._outputs, index, "output")[0])
 
     def run(self, *inputs: bytes | bytearray | memoryview | npt.ArrayLike) -> None:
-        """Execute. A picture is given as its RGB bytes in the order H, W, C, or as an array of them; nothing is normalised before.
+        """Execute. An image is given as its RGB bytes in the order H, W, C, or as an array of them; nothing is normalized before.
 
-        Inputs that are no pictures are given as arrays of the model's type, in its native layout.
+        Inputs that are no images are given as arrays of the model's type, in its native layout.
         """
         self._require_open()
         if len(inputs) != len(self._inputs):

@@ -1,4 +1,4 @@
-"""Outputs as the NPU writes them: where a channel lies in NC1HWC2, and what its codes are worth.
+"""Outputs as the NPU writes them: where a channel lies in NC1HWC2, and what its quantized values are worth.
 
 Names and arguments follow the ``rknn-runtime`` crate, as :class:`anynpu.rknn.RknnModel` does.
 

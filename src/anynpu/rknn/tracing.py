@@ -99,7 +99,7 @@ class _Answer(Role):
         if recorded == NULL:
             return ffi.NULL
         size, first = recorded
-        require(byte_count(size) == entries[3], "an answer of another size than the call says")
+        require(byte_count(size) == entries[3], "an answer of another size than the call states")
         made = ffi.new("char[]", max(size, 8))
         ffi.memmove(made, int(first).to_bytes(_ATTRIBUTE_FIRST, "little")[:size], min(size, _ATTRIBUTE_FIRST))
         scope.kept["answer"] = made
@@ -127,13 +127,13 @@ class _Inputs(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return ffi.NULL
-        require(isinstance(recorded, list) and len(recorded) == entries[1], "inputs of another number than the call says")
+        require(isinstance(recorded, list) and len(recorded) == entries[1], "inputs of another number than the call states")
         made, kept = ffi.new("rknn_input[]", max(len(recorded), 1)), []
         for one, row in zip(made, recorded, strict=False):
             one.index, one.size, one.pass_through, one.type, one.fmt = row[:5]
             if row[5] != NULL:
                 data = scope.data(row[5])
-                require(len(data) == one.size, f"an input of {len(data)} bytes, and the call says {one.size}")
+                require(len(data) == one.size, f"an input of {len(data)} bytes, but the call states {one.size}")
                 kept.append(ffi.new("char[]", data))
                 one.buf = kept[-1]
         scope.kept["inputs"] = made, kept
@@ -154,7 +154,7 @@ class _Outputs(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return ffi.NULL
-        require(isinstance(recorded, list) and len(recorded) == entries[1], "outputs of another number than the call says")
+        require(isinstance(recorded, list) and len(recorded) == entries[1], "outputs of another number than the call states")
         made, kept = ffi.new("rknn_output[]", max(len(recorded), 1)), []
         for one, row in zip(made, recorded, strict=False):
             byte_count(row[3])
@@ -232,7 +232,7 @@ class _Parameters(Role):
             ffi.memmove(made.name, name.encode(), min(len(name.encode()), len(made.name) - 1))
             kept = [None if key == NULL else scope.data(key) for key in keys]
             for data, count in zip(kept, (made.scale_len, made.zp_len), strict=True):
-                require(data is None or len(data) == 4 * count, "parameters of another number than the call says")
+                require(data is None or len(data) == 4 * count, "parameters of another number than the call states")
             kept = [ffi.NULL if data is None else ffi.new("char[]", data) for data in kept]
             made.scale, made.zp = ffi.cast("float *", kept[0]), ffi.cast("int32_t *", kept[1])
             scope.kept["parameters"] = kept
@@ -254,7 +254,7 @@ class _Parameters(Role):
 
 
 class _Matrix(Role):
-    """Matrix B of ``rknn_B_normal_layout_to_native_layout``, as large as its other arguments say.
+    """Matrix B of ``rknn_B_normal_layout_to_native_layout``, as large as its other arguments state.
 
     :ivar out: whether the call writes it
     """
@@ -281,7 +281,7 @@ class _Matrix(Role):
             ffi.memmove(info, data, len(data))
             size = byte_count(scope.library.matrix_bytes(info.type, k, n))
         content = bytes(size) if self.out else scope.data(recorded)
-        require(len(content) == size, f"a matrix of {len(content)} bytes, and the call says {size}")
+        require(len(content) == size, f"a matrix of {len(content)} bytes, but the call states {size}")
         made = ffi.new("char[]", content)
         scope.kept["matrix", self.out] = made
         return ffi.cast("void *", made)

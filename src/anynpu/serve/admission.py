@@ -1,8 +1,8 @@
-"""Admission: a request is accepted only if it will be done in time, and refused at once otherwise.
+"""Admission: a request is accepted only if it will be done in time, and rejected at once otherwise.
 
 The wait of a new request is predicted from the requests in flight, from when the cores took up what they work on, and from how long one
 inference has taken of late. A burst, or a few clients who wait for their answers, may wait for a few inferences. When something had to be
-refused and clearly more is offered than can be done, what comes must begin within 0.6 inferences: so under a lasting overload the latency
+rejected and clearly more is offered than can be done, what comes must begin within 0.6 inferences: so under a lasting overload the latency
 of what is accepted stays close to that of an idle server, however much is offered.
 
 Belongs to the event loop of the server: no lock.
@@ -29,10 +29,10 @@ _BURST = 3.5
 """Inferences that a request may wait for its core otherwise: cameras that send at the same moment, four clients of one core."""
 
 _EXCESS = 1.2
-"""Of what the cores can do: more is an overload, if something had to be refused as well."""
+"""Of what the cores can do: more is an overload, if something had to be rejected as well."""
 
 _CALM = 1.0
-"""Seconds after a refusal in which there may be an overload; ten inferences, if these take longer."""
+"""Seconds after a rejection in which there may be an overload; ten inferences, if these take longer."""
 
 _OFFERS = 64
 """Requests from whose times the load is measured: enough that chance does not make one, few enough to notice soon."""
@@ -76,7 +76,7 @@ class Admission:
     :param lanes: inferences that run at a time
     :param max_queue: runs that may wait
     :param max_wait: the longest predicted wait in seconds; None: 3.5 inferences, in an overload 0.6, at least 20 ms
-    :param clock: tells the time
+    :param clock: reports the time
 
     >>> admission = Admission(lanes=2, max_queue=1, max_wait=None)
     >>> tickets = [admission.enter("net", 1) for _ in range(3)]
@@ -121,7 +121,8 @@ class Admission:
     def announce(self, name: str) -> Announcement:
         """Take note of a request whose body is on its way, or raise if it could not be accepted anyhow.
 
-        Whoever announces withdraws. Those whose body takes longer than an inference do not count: they are slow, and others may overtake.
+        Each announcement must be withdrawn. Those whose body takes longer than an inference do not count: they are slow, and
+        others may overtake.
         """
         now = self._clock()
         self._offers.append(now)
@@ -143,7 +144,7 @@ class Admission:
             raise self._refusal(f"model '{name}' would need about {end:.3f} s, and the request has {limit:.3f} s")
 
     def enter(self, name: str, runs: float, limit: float | None = None) -> Ticket:
-        """Accept a request, or raise. Whoever enters leaves.
+        """Accept a request, or raise. Each accepted request must be released.
 
         :param limit: seconds that the client gives it
         """
@@ -203,7 +204,7 @@ class Admission:
         return max(_FLOOR, self.service * (_SHARE if self._overloaded() else _BURST))
 
     def _overloaded(self) -> bool:
-        """Whether clearly more has been offered of late than can be done, and had to be refused."""
+        """Whether clearly more has been offered of late than can be done, and had to be rejected."""
         now, offers = self._clock(), self._offers
         if now - self._refused >= max(_CALM, 10 * self.service) or len(offers) < _FEWEST_OFFERS:
             return False

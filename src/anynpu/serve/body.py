@@ -25,7 +25,7 @@ MAX_RATIO = 100
 """How many times its size a body may become when it is unpacked."""
 
 FREE = 2**23
-"""Bytes that it may become whatever its size: a black picture is small when it is packed."""
+"""Bytes that it may become whatever its size: a black image is small when it is packed."""
 
 STEP = 2**20
 """Bytes that are unpacked at a time, by another thread than that of the event loop."""
@@ -54,7 +54,7 @@ def pieces(body: bytes | memoryview, encoding: str, most: int) -> Iterator[bytes
                 piece = reader.decompress(given, step)
             except zlib.error as error:
                 raise RequestError(
-                    f"the body is no {encoding}: {error}", hint="send what the header Content-Encoding says"
+                    f"the body is no {encoding}: {error}", hint="send a body in the encoding of the header Content-Encoding"
                 ) from None
             given, step = reader.unconsumed_tail, STEP
             size += len(piece)
@@ -89,7 +89,7 @@ async def unpack(body: bytes | memoryview, encoding: str, holding: Holding, most
 
 
 def encoding_of(message: bytes) -> str:
-    """How a message of gRPC is compressed, which its first bytes tell: none of ours begins so otherwise.
+    """How a message of gRPC is compressed, which its first bytes report: none of ours begins so otherwise.
 
     >>> encoding_of(b"\\x1f\\x8b\\x08..."), encoding_of(b"\\x78\\x9c..."), encoding_of(b"\\x0a\\x03net")
     ('gzip', 'deflate', '')
@@ -165,7 +165,7 @@ class Body:
                 await self._there
             return self._data()
         finally:
-            self.discard()  # whoever reads it has it now, or nobody
+            self.discard()  # its reader has it now, or it is not wanted
             self._there = None
             holding.received()
 
@@ -197,12 +197,12 @@ class Body:
         return rest
 
     def discard(self) -> None:
-        """Nobody wants it: what still comes is thrown away, what has come is let go."""
+        """The body is not wanted: what still comes is discarded, what has come is released."""
         self.unwanted = True
         self._early, self._memory, self._holding = b"", None, None
 
     def fail(self, error: BaseException) -> None:
-        """Whoever waits for it, or comes for it, gets an error."""
+        """Waiting and later readers get an error."""
         self.discard()
         self._error = error
         if self._there is not None and not self._there.done():
@@ -241,7 +241,7 @@ class Body:
 
 
 class ChunkedBody(Body):
-    """A chunked body, whose length nobody knows before its end."""
+    """A chunked body, whose length is unknown before its end."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
         super().__init__(1, resume)  # something is left until the end
@@ -285,7 +285,7 @@ class ChunkedBody(Body):
         return data[at:]
 
     def discard(self) -> None:
-        """Nobody wants it."""
+        """The body is not wanted."""
         super().discard()
         self._bytes = bytearray()
 

@@ -1,12 +1,12 @@
 """HTTP/1.1 connections: one request at a time, bounded in every phase, and every wait has a timeout.
 
 httptools parses heads; bodies are in :mod:`anynpu.serve.body`. A body stays in the socket until the handler asks for it. If the handler
-answers without having asked, what comes is thrown away unread, so that refusing a picture costs little. What a client sends behind a
+answers without having asked, what comes is thrown away unread, so that rejecting an image costs little. What a client sends behind a
 request is not read before that one is answered, and the next request does not begin before the client has taken the answer.
 
 A connection has one deadline, for what the client owes: the head, the body, or taking its answer. A client that lets it pass is cut off.
 When there are too many connections, a new one takes the place of the one that has owed something for longest. If there is none, its request
-is refused.
+is rejected.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -38,7 +38,7 @@ from .limits import GRACE, PROGRESS, Complaints, Limits
 from .options import ServeOptions, check_secret
 
 KEEP_ALIVE = 75.0
-"""Seconds that an idle connection stays: a camera that sends a picture now and then must not find it closed."""
+"""Seconds that an idle connection stays: a camera that sends an image now and then must not find it closed."""
 
 MAX_HEADERS = 256
 """Of one request."""
@@ -53,7 +53,7 @@ WRITE = 2**18
 """Bytes of an answer that are handed to the transport at a time, and less than which go out together with their head."""
 
 LINGER = 2.0
-"""Seconds for which a client may go on sending what nobody wants, before it is cut off."""
+"""Seconds for which a client may go on sending unwanted data, before it is cut off."""
 
 SINGLE = frozenset(
     ("host", "content-length", "content-encoding", "authorization", "x-api-key", "origin", "inference-header-content-length")
@@ -105,7 +105,7 @@ class Connections:
 
 
 class Request:
-    """One request, as far as its head, and the way to answer it.
+    """One request, where its head, and the way to answer it.
 
     :ivar path: as it was sent, with its percent signs: a proxy compares the same text
     :ivar crowded: whether it came over a connection above the limit
@@ -128,7 +128,7 @@ class Request:
         self.when_gone: set[Callable[[], None]] = set()
 
     def drop(self) -> None:
-        """The server needs the room: cut the client off."""
+        """The server needs the space: cut the client off."""
         self._connection.abort()
 
     async def answer(self, status: int, parts: list[bytes], kind: bytes, headers: list[tuple[bytes, bytes]]) -> None:
@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection.
 
     :param client: the address of the other side
-    :param crowded: whether it is above the limit, so that its request is to be refused
+    :param crowded: whether it is above the limit, so that its request is to be rejected
     :param first: what the client has sent already
     :ivar deadline: when the client is cut off
     :ivar since: when it began to owe something, or last sent a good part of it
@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def leave(self) -> None:
-        """Not counted any more: who makes room does so at once, not when its transport has noticed. May be called twice."""
+        """Not counted any more: who makes space does so at once, not when its transport has noticed. May be called twice."""
         closed, self._closed = self._closed, _nothing
         closed()
 
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the connection can go on after the answer to a request."""
         body = self._body
         if body is not None and (isinstance(body, ChunkedBody) or body.left > self._shared.max_thrown):
-            return False  # what nobody wants would take too long to throw away
+            return False  # discarding the unwanted rest would take too long
         return not (self._shared.ending or request.crowded)
 
     def _new_head(self) -> None:
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(data[:end])
         except self._shared.parser.HttpParserUpgrade:
-            pass  # nobody need follow such a wish
+            pass  # such a request need not be followed
         except self._shared.parser.HttpParserCallbackError:
             self._refuse(431, f"the request has more than {MAX_HEADERS} headers")
             return b""
@@ -402,7 +402,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self._loop.create_task(self._respond(request))
 
     def _wants_body(self) -> None:
-        """Called when somebody reads the body."""
+        """Called when the body is read."""
         if self._request is not None and self._request.expects and not self._paused:
             self._request.expects = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -447,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
         self._feed(behind)
 
     def _sends(self, nbytes: int) -> None:
-        """So much of a body has come: who goes on sending is not the first to make room, however long it takes."""
+        """So much of a body has come: who goes on sending is not the first to make space, however long it takes."""
         self._step += nbytes
         if self._step >= PROGRESS and self in self._shared.owing:
             self._step = 0
@@ -539,7 +539,7 @@ def _nothing() -> None:
 # kept for model files and sessions. A few are accepted at a time. A client is *waiting* until the head of its first request has
 # come. It costs next to nothing then: it has no transport, no parser and no task. So a burst of connections, or a crowd that sends
 # a byte now and then, does not hold up the requests of those who are connected. When there are too many, whoever has owed something
-# for longest makes room: at once for a client that has sent its request, after a moment for one that has only come. A request that
+# for longest makes space: at once for a client that has sent its request, after a moment for one that has only come. A request that
 # has come but was not read yet is not owed.
 #
 # Everything belongs to the event loop of the server: no lock.
@@ -552,7 +552,7 @@ ACCEPTS = 8
 """Connections that are accepted before other things have their turn."""
 
 LOOKS = 64
-"""Waiting clients that are looked at for one that owes its request, before a newcomer is refused instead."""
+"""Waiting clients that are looked at for one that owes its request, before a newcomer is rejected instead."""
 
 BACKLOG = 1024
 
@@ -566,7 +566,7 @@ MAX_WAITING = 1024
 """Bytes of a first request that are kept while it waits; with more of them it goes to the parser as it is."""
 
 _BEGINNING = re.compile(rb"[A-Z]{1,16}(?: .*)?", re.DOTALL)
-"""What may become a request; everything else is refused at once, by the parser."""
+"""What may become a request; everything else is rejected at once, by the parser."""
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 RETRY = 0.1
@@ -594,7 +594,7 @@ def connection_bound(most: int, limit: int | None = None, used: int | None = Non
 def listen(host: str, port: int) -> socket.socket:
     """A socket that clients can connect to."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only for sockets that say that they are TCP
+    # asyncio switches Nagle's algorithm off only for sockets that state that they are TCP
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -646,7 +646,8 @@ class Listener:
         self._sweep()
 
     async def end(self, timeout: float) -> None:
-        """Let nobody in any more, wait until all requests are answered, and cut off who is left after *timeout* seconds."""
+        """Accept no more connections, wait until all requests are answered, and close the connections that are left after
+        *timeout* seconds."""
         self.close()
         for waiting in list(self._hall):
             self._dismiss(waiting)
@@ -661,7 +662,7 @@ class Listener:
             self._sweeping.cancel()
 
     def close(self) -> None:
-        """Let nobody in any more. May be called twice."""
+        """Accept no more connections. May be called twice."""
         if self._retry is not None:
             self._retry.cancel()
         if self._socket.fileno() >= 0:
@@ -745,7 +746,7 @@ class Listener:
         return True
 
     def _has_request(self, accepted: socket.socket) -> bool:
-        """Whether a waiting client has sent what :meth:`_hear` would begin with: it may be that nobody has read it yet."""
+        """Whether a waiting client has sent what :meth:`_hear` would begin with: it may not have been read yet."""
         try:
             data = accepted.recv(MAX_WAITING, socket.MSG_PEEK)
         except OSError:

@@ -35,7 +35,7 @@ class ClientGone(Exception):
 
 
 class Failure(NamedTuple):
-    """How an error is told."""
+    """How an error is reported."""
 
     status: int
     code: str
@@ -70,7 +70,7 @@ _PYTHON_BATCH = re.compile(r"pass array\[None\](, and layout='nhwc'| without lay
 
 
 def failure_of(error: BaseException) -> Failure:
-    """How *error* is told.
+    """How *error* is reported.
 
     >>> failure_of(OverloadedError("full")).status, failure_of(ZeroDivisionError()).status
     (429, 500)
@@ -84,7 +84,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """After how many seconds a client should come again; None where that would not help, or nobody knows.
+    """After how many seconds a client should come again; None where that would not help, or is unknown.
 
     >>> retry_after_of(DeviceMemoryError("full")), retry_after_of(OverloadedError("full", retry_after=0.2)), retry_after_of(KeyError())
     (1.0, 0.2, None)
@@ -95,7 +95,7 @@ def retry_after_of(error: BaseException) -> float | None:
 
 
 def message_of(error: BaseException) -> str:
-    """What a client is told: all of an error of ours, and of others no more than that there was one."""
+    """What a client receives: all of an error of ours, and of others no more than that there was one."""
     text = str(error) if isinstance(error, AnynpuError) else "the server failed; its log has the reason"
     text = _PYTHON_OPTION.sub(r"start the server with --\1 \2", text)
-    return _PYTHON_BATCH.sub("send the shape with a 1 in front", text)
+    return _PYTHON_BATCH.sub("send the shape with a leading 1", text)

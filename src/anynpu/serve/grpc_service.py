@@ -1,4 +1,4 @@
-"""The gRPC face, streaming included.
+"""The gRPC interface, streaming included.
 
 A call that its client cancels is cancelled here by gRPC itself. The requests of a stream run side by side, a bounded number of them; their
 answers come in the order of the requests.
@@ -55,10 +55,10 @@ from .regions import SharedTensor, read_place
 from .rest_bodies import MAX_AXES, MAX_EXTENT, MAX_TENSORS, read_parameters
 from .service import NAME, Service, configuration_message
 
-# What gRPC itself says in the log about clients that send what is no call.
+# What gRPC itself states in the log about clients that send what is no call.
 #
 # A path that is not UTF-8 gives five tracebacks, of which a client without a key can cause as many as it likes. They become one line a
-# second. Everything else that gRPC says is left as it is, and a server gives the logger back as it found it.
+# second. Everything else that gRPC states is left as it is, and a server gives the logger back as it found it.
 
 
 FRAGILE = (1, 84)
@@ -87,7 +87,7 @@ class ClientFaults(logging.Filter):
 
 
 def warn_of_version(version: str) -> None:
-    """Say that the installed gRPC cannot be left to clients that are not trusted, if that is so."""
+    """State that the installed gRPC cannot be left to clients that are not trusted, if that is so."""
     found = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     if found and (int(found[1]), int(found[2])) >= FRAGILE:
         log.warning(
@@ -112,23 +112,23 @@ def quiet_rpc() -> Iterator[None]:
 
 # Receiving messages of gRPC within the bytes in flight.
 #
-# gRPC gives a message only when all of it is there, and does not say before how large it is. So a call gets room for the largest
-# message before it is received, for a moment, and waits for that room if there is none. Nothing is received for a call that waits:
+# gRPC gives a message only when all of it is there, and does not state before how large it is. So a call gets space for the largest
+# message before it is received, for a moment, and waits for that space if there is none. Nothing is received for a call that waits:
 # its client can send no more than the window of HTTP/2. A message that takes longer, or a stream that waits for its next request,
 # counts for four times what the kernel has received on its connection since. As with HTTP, one that does not go on loses its place
-# when others need the room.
+# when others need the space.
 #
 # Everything belongs to the event loop of the server: no lock but the turnstile, which keeps the order in which calls came.
 
 
 PATIENCE = 5.0
-"""Seconds that a call waits for room."""
+"""Seconds that a call waits for space."""
 
 SHORT = 0.02
-"""Seconds for which a call has room for the largest message if others wait for it."""
+"""Seconds for which a call has space for the largest message if others wait for it."""
 
 MAX_WAITING = 64
-"""Calls that wait for room."""
+"""Calls that wait for space."""
 
 POLL = 0.002
 LOOK = 0.02
@@ -149,7 +149,7 @@ _BYTES_RECEIVED = 128
 
 
 class Dropped(OverloadedError):
-    """A call had to make room while it received its message."""
+    """A call had to make space while it received its message."""
 
 
 class _Peer:
@@ -176,7 +176,7 @@ class _Peer:
             self._base = min(self._received(), self._base + nbytes + nbytes // 1000 + 64)
 
     def arrived(self) -> int:
-        """Bytes that the kernel has received and that nobody was given."""
+        """Bytes that the kernel has received and that were not delivered."""
         return max(0, self._received() - self._base - SLACK)
 
     def _received(self) -> int:
@@ -197,7 +197,7 @@ class _Peer:
 class _Reading:
     """A call that receives a message.
 
-    :ivar dropped: whether it had to make room
+    :ivar dropped: whether it had to make space
     :ivar began: when its client could begin to send
     """
 
@@ -208,7 +208,7 @@ class _Reading:
     peer: _Peer | None = None
 
     def drop(self) -> None:
-        """Make room."""
+        """Make space."""
         self.dropped = True
         self.task.cancel()
 
@@ -227,7 +227,7 @@ class Intake:
         self._waiting = 0
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._slow: dict[_Peer, None] = {}
-        self._quick: dict[_Reading, None] = {}  # those that have room for the largest message, the oldest first
+        self._quick: dict[_Reading, None] = {}  # those that have space for the largest message, the oldest first
         self._looking: asyncio.TimerHandle | None = None
 
     async def receive(self, context: Any, soon: bool = True) -> tuple[bytes, Holding] | None:
@@ -275,11 +275,12 @@ class Intake:
                 raise
             getattr(task, "uncancel", int)()  # Python 3.10 has no such thing
             raise Dropped(
-                "the message did not come in time, and others need the room", hint="come again in 1 s, or send less at a time"
+                "the message did not arrive in time, and other requests need the space",
+                hint="come again in 1 s, or send less at a time",
             ) from None
 
     async def _enter(self, holding: Holding) -> None:
-        """Wait for room for the largest message."""
+        """Wait for space for the largest message."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE
         if self._waiting >= MAX_WAITING:
@@ -331,7 +332,7 @@ class Intake:
                 del self._slow[peer]
             arrived = peer.arrived()
             coming = coming or bool(arrived)
-            # a message may grow as fast as it has: there is room for that too
+            # a message may grow as fast as it has: there is space for that too
             left = min(GROWTH * arrived, self._largest * len(slow))
             for reading in slow:
                 share = min(left, self._largest)
@@ -352,7 +353,7 @@ class _Borrowed:
     """A socket of gRPC's, as one of Python's, which is never closed here; it may be closed, or be another one, at any moment."""
 
     def __init__(self, fd: int) -> None:
-        # With all three given nothing is asked of the system, which takes time. An address of IPv6 has room for one of IPv4 too, which is
+        # With all three given nothing is asked of the system, which takes time. An address of IPv6 has space for one of IPv4 too, which is
         # what both kinds of sockets give here; the other way round it would be cut off.
         self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
 
@@ -396,7 +397,7 @@ CONTROL_CALLS = ("RepositoryModelLoad", "RepositoryModelUnload")
 """Calls that change which models there are."""
 
 WINDOW = 2**20
-"""Bytes that a client may send of a message that nobody reads yet: enough that a picture is not held up."""
+"""Bytes that a client may send of a message that is not read yet: enough that an image is not held up."""
 
 MAX_CALLS = 128
 """Calls at a time on one connection."""
@@ -487,7 +488,7 @@ class Calls:
         self._decode_error = _optional.protobuf("message").DecodeError
 
     def answering(self, name: str, call: Call) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
-        """A handler for one call: checks the key before it receives the message, and tells errors as gRPC does."""
+        """A handler for one call: checks the key before it receives the message, and reports errors as gRPC does."""
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
             answer, status = await self._try(name, call, context)
@@ -499,7 +500,7 @@ class Calls:
         return handle
 
     async def _try(self, name: str, call: Call, context: Any) -> tuple[Any, Status | None]:
-        """The answer to a call, or what its client is told instead."""
+        """The answer to a call, or what its client receives instead."""
         holding: Holding | None = None
         try:
             if name in OPEN_CALLS:
@@ -624,7 +625,7 @@ class Calls:
             ) from None
 
     def _carrier(self, context: Any) -> Mapping[str, str]:
-        """The headers, if somebody wants to know which trace the request belongs to."""
+        """The headers, if tracing needs to know which trace the request belongs to."""
         return {} if self._service.traces is None else _headers(context)
 
     def _check_key(self, context: Any, control: bool = False) -> None:
@@ -632,7 +633,7 @@ class Calls:
         self._service.check_key(shown.get("authorization"), shown.get("x-api-key"), control)
 
     def _status(self, error: BaseException) -> Status:
-        """What the client of a call is told: code, message and metadata."""
+        """What the client of a call receives: code, message and metadata."""
         trailing: tuple[tuple[str, str], ...] = ()
         seconds = retry_after_of(error)
         if seconds is not None:

@@ -63,13 +63,13 @@ class Model(Protocol):
         """How it is at this moment."""
 
     def hold(self) -> None:
-        """Somebody uses the model: it will not be closed before :meth:`let_go`."""
+        """The model is in use: it will not be closed before :meth:`let_go`."""
 
     def let_go(self) -> None:
         """The end of :meth:`hold`."""
 
     def announce(self) -> Announcement:
-        """Take note of a request before its body is read; raise if there is no room for it. To be withdrawn before :meth:`infer`."""
+        """Take note of a request before its body is read; raise if there is no space for it. To be withdrawn before :meth:`infer`."""
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Run *request*. Cancelling the task takes it back."""
@@ -82,7 +82,7 @@ class Models(Protocol):
         """Make everything ready."""
 
     async def refresh(self) -> None:
-        """Bring counts and figures up to date, where they are kept elsewhere."""
+        """Bring counts and numbers up to date, where they are kept elsewhere."""
 
     async def close(self) -> None:
         """End everything."""
@@ -116,5 +116,5 @@ def pick_version(models: Mapping[str, Mapping[str, ModelT]], name: str, version:
 
 
 def unknown_model(models: Mapping[str, object], label: str) -> UnknownModelError:
-    """What a request for a model that nobody knows gets."""
+    """What a request for an unknown model gets."""
     return UnknownModelError(f"there is no model '{label}'", hint=f"there are: {', '.join(sorted(models)) or 'none'}")

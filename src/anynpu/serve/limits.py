@@ -1,8 +1,8 @@
 """What the whole server has taken on: bytes of requests and connections; and who may use it.
 
-A request counts for the bytes that have arrived, not for those that it announces. When there is no room for more, a request that has sent
-nothing for a while makes room: those who do not send lose first. If all send, the client with the most bytes makes room for one with fewer.
-If that does not help either, the newcomer is refused.
+A request counts for the bytes that have arrived, not for those that it announces. When there is no space for more, a request that has sent
+nothing for a while makes space: those who do not send lose first. If all send, the client with the most bytes makes space for
+one with fewer. If that does not help either, the newcomer is rejected.
 
 Belongs to the event loop of the server: no lock.
 """
@@ -26,20 +26,20 @@ from .options import ServeOptions
 log = logging.getLogger("anynpu.serve")
 
 GRACE = 0.5
-"""Seconds that a client may send nothing even if others need the room."""
+"""Seconds that a client may send nothing even if others need the space."""
 
 PROGRESS = 2**16
 """Bytes that count as sending: a client that sends single bytes does not send."""
 
 FREE_BYTES = 2**20
-"""Of a request that need no reason: the model says what is wrong with it."""
+"""Of a request that need no reason: the model states what is wrong with it."""
 
 MAX_ELEMENT_BYTES = 10
 """Of one element of a tensor in a message: int64 as a varint."""
 
 
 class Holding:
-    """The bytes in flight of one request. Whoever opens closes.
+    """The bytes in flight of one request. Its opener closes it.
 
     :ivar nbytes: how many there are
     """
@@ -62,7 +62,7 @@ class Holding:
         self.add(nbytes)
 
     def add(self, nbytes: int) -> None:
-        """Count so many bytes more (or fewer), which are there already whatever the limit says."""
+        """Count so many bytes more (or fewer), which are there already whatever the limit states."""
         self._limits.bytes += nbytes
         self._limits.clients[self.client] += nbytes
         self.nbytes += nbytes
@@ -78,7 +78,7 @@ class Holding:
                 self._limits.receiving[self] = self._limits.receiving.pop(self)  # to the end
 
     def receive(self) -> None:
-        """The client is to send now: until :meth:`received`, this request may have to make room for others."""
+        """The client is to send now: until :meth:`received`, this request may have to make space for others."""
         self.since = self._limits.clock()
         self._limits.receiving[self] = None
 
@@ -87,7 +87,7 @@ class Holding:
         self._limits.receiving.pop(self, None)
 
     def drop(self) -> None:
-        """Give the bytes back, and tell the request."""
+        """Give the bytes back, and report the request."""
         drop = self._drop
         self.close()
         if drop is not None:
@@ -109,7 +109,7 @@ class Limits:
     :ivar bytes: in flight: of requests that are being received or worked on, and of their answers
     :ivar connections: of HTTP
     :ivar receiving: requests that are being received; the one that has sent nothing for longest comes first
-    :param clock: tells the time
+    :param clock: reports the time
 
     >>> limits = Limits(ServeOptions(max_inflight_bytes=100))
     >>> slow, other = limits.open("a"), limits.open("b")
@@ -134,13 +134,13 @@ class Limits:
     def open(self, client: str, drop: Callable[[], None] | None = None) -> Holding:
         """A request that holds nothing yet.
 
-        :param client: who sends it; clients share the room
-        :param drop: called if it has to make room while it is received
+        :param client: who sends it; clients share the space
+        :param drop: called if it has to make space while it is received
         """
         return Holding(self, client, drop)
 
     def make_room(self, asking: Holding | None, nbytes: int) -> None:
-        """Drop requests until there is room for so many bytes more, or raise."""
+        """Drop requests until there is space for so many bytes more, or raise."""
         while self.bytes + nbytes > self.max_bytes:
             victim = self._victim(asking, nbytes)
             if victim is None:
@@ -208,10 +208,10 @@ def _max_tensor_bytes(inputs: tuple[TensorDescription, ...], batch: int, max_bat
 
 
 class Complaints:
-    """Says what happens too often at most once a second, with how often it happened.
+    """States what happens too often at most once a second, with how often it happened.
 
     :param text: of the line in the log, with a place for the number
-    :param clock: tells the time
+    :param clock: reports the time
     """
 
     def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:

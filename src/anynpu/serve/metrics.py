@@ -1,6 +1,6 @@
-"""Figures for Prometheus and for the status page.
+"""Numbers for Prometheus and for the status page.
 
-Counters and the histogram are written by the event loop of the server; queues, cores and models are read when somebody asks.
+Counters and the histogram are written by the event loop of the server; queues, cores and models are read on request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Point:
 
     :ivar at: seconds since the server began
     :ivar rate: answers a second
-    :ivar shed: refusals a second
+    :ivar shed: rejections a second
     :ivar failed: failures a second
     :ivar p50_ms: of the answers of that second, as the other percentiles
     :ivar waiting: runs that wait for a core
@@ -114,7 +114,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """The figures of one server."""
+    """The numbers of one server."""
 
     def __init__(self, repository: Models, limits: Limits) -> None:
         client = _optional.prometheus_client()
@@ -138,12 +138,12 @@ class Metrics:
             self._seconds.labels(model, version, protocol).observe(seconds)
 
     def text(self) -> bytes:
-        """All figures in the text format of Prometheus."""
+        """All numbers in the text format of Prometheus."""
         data: bytes = self._client.generate_latest(self._registry)
         return data
 
     def collect(self) -> Iterator[Any]:
-        """What is read when somebody asks."""
+        """What is read on request."""
         core = _optional.prometheus_client("core")
         labels = ("model", "version")
         waiting = core.GaugeMetricFamily("anynpu_waiting", "Runs that wait for a core.", labels=labels)

@@ -2,7 +2,7 @@
 
 Belongs to the event loop of the server: no lock. The session has its own threads; its results come back to the loop.
 
-Ending: :meth:`ServedModel.drain` waits until the last request has left, then closes the session in another thread. A request holds the
+Shutdown: :meth:`ServedModel.drain` waits until the last request has left, then closes the session in another thread. A request holds the
 model from the moment it found it, so a model that is replaced under load answers everything that it was given.
 """
 
@@ -132,7 +132,7 @@ _KEPT = 1024
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """An input or output as the protocol tells it."""
+    """An input or output as the protocol reports it."""
 
     name: str
     datatype: str
@@ -225,7 +225,7 @@ class ModelFigures:
 
     :ivar waiting: runs that wait for a core
     :ivar running: runs on the cores
-    :ivar shed: requests that were refused because they would be late
+    :ivar shed: requests that were rejected because they would be late
     :ivar run_ms: median of the last runs
     """
 
@@ -239,7 +239,7 @@ class ModelFigures:
 
 def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     """A session as the server uses one."""
-    # nobody else has the memory of a request: it need not be copied
+    # no other owner has the memory of a request: it need not be copied
     given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue, "copy_inputs": False}
     given["watchdog_ms"] = options.watchdog_ms or max(1, round(options.timeout * 1000))
     if options.isolate:
@@ -316,7 +316,7 @@ class ServedModel:
         return ModelFigures(self.session.device, admission.waiting, statistics.running, admission.shed, statistics.run.p50, cores)
 
     def hold(self) -> None:
-        """Somebody uses the model: it will not be closed before :meth:`let_go`."""
+        """The model is in use: it will not be closed before :meth:`let_go`."""
         self._users += 1
         self._left.clear()
 
@@ -327,11 +327,11 @@ class ServedModel:
             self._left.set()
 
     async def drain(self, timeout: float) -> None:
-        """Wait until nobody uses the model, at most *timeout* seconds, and close its session."""
+        """Wait until the model is not in use, at most *timeout* seconds, and close its session."""
         try:
             await asyncio.wait_for(self._left.wait(), timeout)
         except (asyncio.TimeoutError, TimeoutError):
-            pass  # what is left is told that the session was closed
+            pass  # what is left receives that the session was closed
         await asyncio.to_thread(self.session.close, False, timeout)
 
     async def infer(self, request: InferRequest) -> InferAnswer:
@@ -367,7 +367,7 @@ class ServedModel:
         return InferAnswer(self.name, self.version, request.id, outputs, request.shared_outputs)
 
     def announce(self) -> Announcement:
-        """Take note of a request before its body is read; raise if there is no room for it. To be withdrawn before :meth:`infer`."""
+        """Take note of a request before its body is read; raise if there is no space for it. To be withdrawn before :meth:`infer`."""
         return self.admission.announce(self.name)
 
     def _size(self, inputs: dict[str, Array]) -> tuple[int, float]:
@@ -382,7 +382,7 @@ class ServedModel:
         (samples,) = counts
         fits = all(self._fits(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True))
         if samples in (0, batch) or not fits:
-            return 0, 1  # the session runs it, or says what is wrong
+            return 0, 1  # the session runs it, or states what is wrong
         if samples > self._options.max_batch:
             raise RequestError(
                 f"the request has a batch of {samples}, and the server takes {self._options.max_batch}",
@@ -430,7 +430,7 @@ class ServedModel:
         try:
             results, times = await self.session.arun_timed(names, feed, priority=priority, timeout=timeout)
         except JobCancelled:
-            # nobody cancelled this one: a stop that was meant for the request before it on its core came late
+            # this one was not cancelled: a stop that was meant for the request before it on its core came late
             left = None if timeout is None else timeout - (time.perf_counter() - began)
             if left is not None and left <= 0.1 * (timeout or 0.0):
                 raise

@@ -1,9 +1,9 @@
 """Tensors in memory that a client on the same machine shares with the server: the extension for system shared memory.
 
-A client registers a POSIX shared memory object by its name; a request then says where in it an input lies, or an output goes.
+A client registers a POSIX shared memory object by its name; a request then states where in it an input lies, or an output goes.
 
 The server reads and writes a region as a file and never maps it. That costs one copy, and in return nothing that a client does to the
-object afterwards can hurt: memory that is mapped and then truncated by somebody else ends the process that touches it, and an input that
+object afterwards can hurt: memory that is mapped and then truncated by another owner ends the process that touches it, and an input that
 changes while it is used would be two inputs.
 
 Belongs to the event loop of the server: no lock. A region is read and written within one step of the loop, so it is not closed meanwhile.
@@ -43,7 +43,7 @@ class SharedPlace:
     nbytes: int
 
     def parameters(self, nbytes: int) -> dict[str, Any]:
-        """What an answer says about an output of *nbytes* that was put here."""
+        """What an answer states about an output of *nbytes* that was put here."""
         found = {"shared_memory_region": self.region, "shared_memory_byte_size": nbytes}
         return {**found, "shared_memory_offset": self.offset} if self.offset else found
 
@@ -69,7 +69,7 @@ class Region:
 
 
 def read_place(parameters: Mapping[str, Any], name: str) -> SharedPlace | None:
-    """Where the parameters of tensor *name* say that it lies; None if it does not lie in shared memory.
+    """Where the parameters of tensor *name* state that it lies; None if it does not lie in shared memory.
 
     >>> read_place({"shared_memory_region": "frames", "shared_memory_byte_size": 12}, "x")
     SharedPlace(region='frames', offset=0, nbytes=12)
@@ -80,7 +80,7 @@ def read_place(parameters: Mapping[str, Any], name: str) -> SharedPlace | None:
     offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
     if not isinstance(region, str) or not _is_natural(offset) or not _is_natural(nbytes):
         raise RequestError(
-            f"tensor '{name}' does not say where in which region it lies",
+            f"tensor '{name}' does not state where in which region it lies",
             hint="give shared_memory_region, shared_memory_byte_size and perhaps shared_memory_offset, integers from 0",
         )
     return SharedPlace(region, offset, int(nbytes))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ class Regions:
         if found is None or self._prefix is None or not found[1].startswith(self._prefix):
             raise AccessDeniedError(
                 "clients may not share this memory object with the server",
-                hint="take a name that begins as the server's option --shared-memory says",
+                hint="use a name that begins with the prefix given by the server's option --shared-memory",
             )
         try:
             # a name that is no object of memory must not make the server wait, nor lead it elsewhere
@@ -186,8 +186,8 @@ class Regions:
             region, array = self._part(place, name), outputs[name]
             if array.nbytes > place.nbytes:
                 raise RequestError(
-                    f"output '{name}' has {array.nbytes} bytes, and there is room for {place.nbytes}",
-                    hint="make room for all of it",
+                    f"output '{name}' has {array.nbytes} bytes, and there is space for {place.nbytes}",
+                    hint="make space for all of it",
                 )
             if os.fstat(region.fd).st_size < region.offset + region.nbytes:  # writing would make the object longer
                 raise self._shrunk(region)

@@ -21,7 +21,7 @@ from .model import InferAnswer, InferRequest
 from .regions import SharedPlace, SharedTensor, read_place
 
 HEADER_LENGTH = "inference-header-content-length"
-"""The header that says where the JSON ends and the bytes of the tensors begin."""
+"""The header that states where the JSON ends and the bytes of the tensors begin."""
 
 MAX_TENSORS = 1024
 MAX_AXES = 16

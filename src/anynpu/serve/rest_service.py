@@ -1,4 +1,4 @@
-"""The REST face: the routes of the protocol, and what each of them does with a request.
+"""The REST interface: the routes of the protocol, and what each of them does with a request.
 
 A request whose client has gone is cancelled by its connection.
 """
@@ -39,7 +39,7 @@ from .rest_bodies import (
 )
 from .service import NAME, Service, configuration
 
-# The OpenAPI description of the REST face: what each path takes and gives, for people, for generators of clients and for fuzzers.
+# The OpenAPI description of the REST interface: what each path takes and gives, for people, for generators of clients and for fuzzers.
 #
 # The paths come from the table of routes; what is said about each stands here. Everything is a pure function of that table.
 
@@ -343,7 +343,7 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v2/systemsharedmemory/unregister"): _operation(
         "unregister_all", "Share no region any longer", _answer("All are forgotten", "Done"), _BODY_ERRORS, "UnloadRequest"
     ),
-    ("GET", "/metrics"): _operation("metrics", "Figures for Prometheus", _page("text/plain")),
+    ("GET", "/metrics"): _operation("metrics", "Metrics for Prometheus", _page("text/plain")),
     ("GET", "/"): _operation("home", "The status page", _page("text/html")),
     ("GET", "/status"): _operation("status_page", "The status page", _page("text/html")),
     ("GET", "/status.js"): _operation("status_script", "Its script", _page("text/javascript")),
@@ -410,7 +410,7 @@ log = logging.getLogger("anynpu.serve")
 Handler = Callable[["Exchange"], Awaitable[None]]
 
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status", "/status.js", "/status.css")
-"""Paths that need no key: they tell nothing but that the server is there."""
+"""Paths that need no key: they reveal nothing but that the server is there."""
 
 
 class Exchange:
@@ -518,7 +518,7 @@ class Exchange:
 
 
 class Mount(Protocol):
-    """What a server offers besides its models: pages and calls of another room.
+    """What a server offers besides its models: pages and calls of another package.
 
     :ivar title: what the log calls it
     :ivar path: of its first page
@@ -574,7 +574,7 @@ class Application:
             pass
         except Exception as error:  # the client must get an answer whatever happened
             await exchange.fail(error)
-            # a traceback has frames, and these have the body: nothing may live on because somebody still has the error
+            # a traceback has frames, and these have the body: nothing may live on because a caller still holds the error
             error.__traceback__ = None
         finally:
             exchange.end()

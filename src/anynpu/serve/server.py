@@ -4,7 +4,7 @@ One thread owns everything: the event loop, the HTTP and the gRPC server, the re
 and give their results to the loop. :meth:`Server.run` makes the calling thread that thread; :meth:`Server.start` makes a new one, so that a
 program or a test can go on. ``_ended`` and ``_started`` are the only things that threads share.
 
-Ending (SIGINT, SIGTERM, SIGHUP or :meth:`Server.stop`): the server says that it is not ready, takes no new connections and refuses new
+Shutdown (SIGINT, SIGTERM, SIGHUP or :meth:`Server.stop`): the server states that it is not ready, takes no new connections and rejects new
 requests, finishes what it has accepted, then unloads all models; all of it within ``drain_timeout`` seconds. A second signal ends it at
 once. A process that is to end with the server ends when that time is over, whatever still runs in it.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger("anynpu.serve")
 _START_TIMEOUT = 300.0
 
 _SETTLE = 1.0
-"""Seconds of the time for ending, or a tenth of it if that is less, in which nothing is waited for but models that close."""
+"""Seconds of the time for the shutdown, or a tenth of it if that is less, in which nothing is waited for but models that close."""
 
 _LAST_RESORT = 5.0
 """Seconds that Python's own way to end the process has, before the kernel ends it."""
@@ -46,7 +46,7 @@ class Server:
 
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders
     :param options: see :class:`ServeOptions`
-    :param exits: the process has nothing else to do: when it is told to end and the time for that is over, it ends, whatever still runs
+    :param exits: the process has nothing else to do: when it receives to end and the time for that is over, it ends, whatever still runs
     :param mounts: what HTTP offers besides the protocol
 
     >>> with Server(["yolo.rknn"], ServeOptions(port=0, grpc_port=0)) as server:             # doctest: +SKIP
@@ -190,7 +190,7 @@ class Server:
     async def _end(self, service: Service, http: Listener, rpc: Any) -> None:
         service.ending = True
         seconds = self.options.drain_timeout
-        log.info("ending; what was accepted is finished within %g s", seconds)
+        log.info("shutting down; accepted requests are finished within %g s", seconds)
         seconds -= min(_SETTLE, seconds / 10)
         ends = [http.end(seconds)]
         if rpc is not None:
@@ -206,7 +206,7 @@ class Server:
     def _take_signals(self, http: Listener) -> None:
         assert self._loop is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # a hangup that somebody ignores (nohup) or has a use for (a cluster) is not ours
+            # a hangup that the user ignores (nohup) or has a use for (a cluster) is not ours
             if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:
                 self._loop.add_signal_handler(number, self._signalled, http)
 

@@ -25,7 +25,7 @@ from .regions import Regions
 from .repository import Repository
 from .traces import open_traces
 
-# The configuration of a model, as the extension of the protocol tells it: what a load generator asks before it begins.
+# The configuration of a model, as the extension of the protocol reports it: what a load generator asks before it begins.
 
 
 _TYPES = {
@@ -138,7 +138,7 @@ class Service:
     ) -> InferAnswer:
         """Find the model, read the request, run it, and count it.
 
-        :param read: gives the request; called when there is room for it
+        :param read: gives the request; called when there is space for it
         :param carrier: headers that may name the span of the client
         """
         began = time.perf_counter()

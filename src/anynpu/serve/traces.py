@@ -3,8 +3,8 @@
 Belongs to the event loop of the server: no lock. Which requests a run is for is a context variable: a task that runs a batch sets it to the
 requests of that batch. A server without traces has an empty one, and imports nothing.
 
-Spans go where the program that holds the server has told OpenTelemetry to send them, or, if it has told nothing, to the collector that the
-``OTEL_`` variables name. A provider that was made here is shut down here.
+Spans go where the program that holds the server has configured OpenTelemetry to send them, or, if it has configured nothing, to
+the collector that the ``OTEL_`` variables name. A provider that was made here is shut down here.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def open_traces(wanted: bool, version: str) -> Traces | None:
     trace = sys.modules.get("opentelemetry.trace")
     provider = None if trace is None else trace.get_tracer_provider()
     if trace is not None and isinstance(provider, trace.ProxyTracerProvider):
-        provider = None  # a stand-in for one that nobody has set
+        provider = None  # a stand-in where none is set
     if provider is not None:
         return Traces(provider, version)
     return Traces(_make_provider(version), version, own=True) if wanted else None

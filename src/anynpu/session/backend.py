@@ -4,14 +4,14 @@
 
 Who calls what, and when:
 
-* A :class:`Backend` is opened by the session's constructor and closed after its last lane. ``open_lane`` may be called while other lanes
-  run if ``lanes_on_demand`` is true; else only before the first run.
+* A :class:`Backend` is opened by the session's constructor and closed after its last device worker. ``open_lane`` may be called
+  while other device workers run if ``lanes_on_demand`` is true; else only before the first run.
 * A :class:`Lane` is one context of the device. One thread at a time uses it, not always the same one; the session guarantees that. Only
-  ``cancel`` comes from another thread while it runs. Lanes never share state that a run changes.
+  ``cancel`` comes from another thread while it runs. Device workers never share state that a run changes.
 * ``infer`` converts each array once, straight into the memory that the device reads, and each output once, straight into the array that
   the user gets. It lets go of the GIL while it converts or waits. There is no other copy.
 
-Memory that a user binds (:class:`Memory`) may be used by any lane of its backend.
+Memory that a user binds (:class:`Memory`) may be used by any device worker of its backend.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class Lane(Protocol):
         :param feed: contiguous arrays in native byte order, of types that :mod:`anynpu.session.feeds` lets through
         :param types: the type of each output, which comes as a new array in the model's order of axes
         :param timeout: seconds; then :class:`~anynpu.errors.DeviceTimeout`, if the device can stop at all
-        :param marks: told when the inputs were there and when the run had ended
+        :param marks: reported when the inputs were there and when the run had ended
         """
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
-        """Execute on memory of the caller, one piece for each input and output. The specs say what it holds: for an input values
-        (float32, float16 or uint8 without quantisation, NHWC for images) or what ``native_inputs`` says, for an output what
-        ``native_outputs`` says."""
+        """Execute on memory of the caller, one piece for each input and output. The specs state what it holds: for an input values
+        (float32, float16 or uint8 without quantization, NHWC for images) or what ``native_inputs`` states, for an output what
+        ``native_outputs`` states."""
 
     def cancel(self) -> bool:
         """Ask the run to stop, from another thread and without waiting for it; False if this device cannot."""
 
     def abandon(self) -> None:
-        """The session has given the lane up because its thread did not come back; nothing may wait for it. From another thread."""
+        """The session has given the device worker up because its thread did not come back; nothing may wait for it. From another thread."""
 
     def close(self) -> None: ...
 
@@ -108,15 +108,15 @@ class Backend(Protocol):
     """One model on one device."""
 
     description: str
-    """What the user is told: ``software NPU, rk3588, 3 cores``."""
+    """Description for users: ``software NPU, rk3588, 3 cores``."""
     provider: str
     """The name of the execution provider, such as ``RKNPU2ExecutionProvider``."""
     chip: str
     cores: int
     core_masks: tuple[int, ...]
-    """Masks that a lane may have; empty where the chip has no choice (then 0 and 1 mean the one way there is)."""
+    """Masks that a device worker may have; empty where the chip has no choice (then 0 and 1 mean the one way there is)."""
     lanes_on_demand: bool
-    """Whether a lane may be opened while others run."""
+    """Whether a device worker may be opened while others run."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     native_inputs: tuple[TensorSpec, ...]
@@ -125,7 +125,7 @@ class Backend(Protocol):
     """For a model with dynamic shapes: for each set, the shape of each input. Empty for one set of shapes. A backend that takes any shapes
     has a method ``grow(number, shapes)`` as well, which a session calls before the first feed of new ones."""
     metadata: Mapping[str, str]
-    """What the model says about itself: the entries of :class:`anynpu.program.OnnxMetadata`, and ``rknn_custom_string``."""
+    """What the model states about itself: the entries of :class:`anynpu.program.OnnxMetadata`, and ``rknn_custom_string``."""
 
     def open_lane(self, mask: int) -> Lane:
         """A new context on the cores of *mask* (0: any)."""
@@ -133,7 +133,7 @@ class Backend(Protocol):
     def allocate(self, nbytes: int) -> Memory: ...
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> Memory:
-        """Somebody else's memory. The descriptor is duplicated; *address* is where it is mapped already, 0 if it is not."""
+        """Another owner's memory. The descriptor is duplicated; *address* is where it is mapped already, 0 if it is not."""
 
     def close(self) -> None:
         """Give everything back. Weights that another backend shares stay until it closes too."""

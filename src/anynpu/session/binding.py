@@ -4,7 +4,7 @@ An :class:`IOBinding` ties values to the inputs and outputs of a session; a run 
 context reads and writes the bound memory. What is in the memory of this process is converted in one pass on the way.
 
 Ownership: a binding keeps its session and its values alive. It belongs to one run at a time: a second one, while the first has not
-finished, is refused. ``_busy`` says so; it changes under the binding's lock, which is never held while anything runs.
+finished, is rejected. ``_busy`` reports it; it changes under the binding's lock, which is never held while anything runs.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class IOBinding:
             value.sync_from_device()
 
     def get_outputs(self) -> list[OrtValue]:
-        """The values of the outputs, in the order of the model; those that nobody bound, after a run."""
+        """The values of the outputs, in the order of the model; those that were not bound, after a run."""
         return [self._outputs[spec.name] for spec in self._session._backend.outputs if spec.name in self._outputs]
 
     def copy_outputs_to_cpu(self) -> list[Array]:
@@ -244,13 +244,13 @@ class IOBinding:
             raise FeedShapeError(
                 f"OrtValue for {kind} '{spec.name}' shape mismatch: "
                 f"it takes {list(target.memory_shape)} in memory, the value has {list(held.shape)}",
-                hint="get_native_inputs() and get_native_outputs() tell the shapes in memory",
+                hint="get_native_inputs() and get_native_outputs() return the shapes in memory",
             )
         return target
 
 
 class _BoundRun:
-    """What a lane executes for a binding: host arrays in, the run, host arrays out."""
+    """What a device worker executes for a binding: host arrays in, the run, host arrays out."""
 
     def __init__(self, binding: IOBinding) -> None:
         backend = binding._session._backend
@@ -266,7 +266,7 @@ class _BoundRun:
                 kind = dtype_of(array.dtype)
                 codes = kind is spec.dtype and (
                     kind is not DType.UINT8 or spec.quantization is None
-                )  # bytes are a picture's values
+                )  # bytes are an image's values
                 held = value_spec(spec, kind) if kind in VALUES and not codes else spec
                 device = binding.device_value(spec.name, held, "input")
                 assert device._memory is not None

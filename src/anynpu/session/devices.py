@@ -36,7 +36,7 @@ def with_tail(backend: Backend, model: str | PathLike[str] | bytes) -> Backend:
         names = {spec.name for spec in backend.outputs}
         if not names.issuperset(tail.inputs) or not names.issuperset(set(tail.order) - set(tail.outputs)):
             raise SessionError(
-                f"{tail_path(os.fspath(model)).name} is the tail of another model: it reads {', '.join(tail.inputs)}",
+                f"{tail_path(os.fspath(model)).name} is the post-processing file of another model: it reads {', '.join(tail.inputs)}",
                 hint="compile the model again, or remove the file to get the outputs of the model itself",
             )
         return cast("Backend", _TailBackend(backend, tail))
@@ -63,7 +63,7 @@ class _TailBackend:
         return getattr(self.device_backend, name)
 
     def open_lane(self, mask: int) -> Lane:
-        """A lane of the device, and the tail behind it."""
+        """A device worker of the device, and the tail behind it."""
         return cast("Lane", _TailLane(self, self.device_backend.open_lane(mask)))
 
 
@@ -89,7 +89,7 @@ class _TailLane:
     def infer(
         self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
     ) -> list[Array]:
-        """As every lane does; the outputs are those of the whole model."""
+        """As every device worker does; the outputs are those of the whole model."""
         begun = time.monotonic()
         results = self._lane.infer(feed, self._wanted, self._types, timeout, marks)
         names = [self._owner.outputs[number].name for number in wanted]
@@ -98,9 +98,9 @@ class _TailLane:
         return [array.astype(kind, copy=False) for array, kind in zip(found, types, strict=True)]
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
-        """Refused: results whose size depends on the data have no memory of their own."""
+        """Rejected: results whose size depends on the data have no memory of their own."""
         raise SessionError(
-            "a model with a tail on the host cannot run on bound memory", hint="use run, or compile the model with --tail cut"
+            "a model with host post-processing cannot run on bound memory", hint="use run, or compile the model with --tail cut"
         )
 
 
@@ -145,7 +145,7 @@ def is_remote(model: object) -> bool:
 
 def _vendor(model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> Vendor:
     """Whose calls a session makes: those of the device, else those of the model. A provider that asks for another vendor than the model's
-    is refused by the model's backend."""
+    is rejected by the model's backend."""
     if not options.family:
         choice = choose_device(device)
         if choice.kind != SOFTWARE:
@@ -154,7 +154,7 @@ def _vendor(model: str | PathLike[str] | bytes, options: SessionOptions, device:
             return registry.of_chip(chips.get(choice.detail))
     try:
         found = vendor_of(open_source(model).data)
-    except ModelError:  # the backend says what is wrong with it
+    except ModelError:  # the backend states what is wrong with it
         found = None
     if found is not None:
         return found[0]

@@ -1,14 +1,14 @@
-"""What a caller feeds to a session, checked once and made ready for a lane.
+"""What a caller feeds to a session, checked once and made ready for a device worker.
 
 The rules for an array, in this order:
 
-* The shape is that of the input in the order that the ``layout`` option says; for ``any`` either order. For a model with dynamic shapes
+* The shape is that of the input in the order that the ``layout`` option states; for ``any`` either order. For a model with dynamic shapes
   all inputs together must have one of its shape sets.
 * Other byte orders become the machine's own; what is not contiguous is made so (an NCHW view of NHWC memory is taken as the NHWC that it
   is); read-only arrays are as good as others; lists and scalars become arrays.
-* For an input of floats or of quantised values: float32, float16, uint8 are values and go as they are; the input's own type (int8 for an
-  int8 input) are codes and go as they are; float64, bool and all other integers become float32 values.
-* For an input of integers or booleans that is not quantised: its own type; other integers if each of them fits.
+* For an input of floats or of quantized values: float32, float16, uint8 are values and go as they are; the input's own type (int8 for an
+  int8 input) are quantized values and go as they are; float64, bool and all other integers become float32 values.
+* For an input of integers or booleans that is not quantized: its own type; other integers if each of them fits.
 
 An array that had to be changed is a new one. An array that goes as it is is used in place: asynchronous requests copy it first (see the
 option ``copy_inputs``), unless it views immutable bytes.
@@ -31,7 +31,7 @@ from ..tensor import Affine, DType, TensorSpec
 
 # A look at the values that a session is fed: far outside of what the model was calibrated for, or all within a step or two.
 #
-# Each is a mistake in preprocessing more often than not (pictures of 0 to 255 where 0 to 1 was calibrated, or the other way round),
+# Each is a mistake in preprocessing more often than not (images of 0 to 255 where 0 to 1 was calibrated, or the other way round),
 # and gives results that look like a bad model. So it is said once per input, as a warning of the logger ``anynpu.session``. The
 # first request is looked at, then the second, the fourth, the eighth and so on: what is wrong shows early, and a long run pays
 # nothing.
@@ -43,7 +43,7 @@ _MAX_OUTSIDE = 0.01
 """Share of values that may lie outside of the range: calibration by percentiles leaves some there."""
 _MAX_FLOAT16 = 65504.0
 _MIN_STEPS = 4.0
-"""Values that differ by less than so many steps of the scale have lost nearly all they say."""
+"""Values that differ by less than so many steps of the scale have lost nearly all they state."""
 
 
 class InputCheck:
@@ -119,9 +119,9 @@ _VALUE_TYPES = ("float32", "float16", "uint8")
 
 
 class Feed:
-    """Arrays for all inputs, ready for a lane.
+    """Arrays for all inputs, ready for a device worker.
 
-    :ivar headers: what a server is told about where the request comes from
+    :ivar headers: what a server receives about where the request comes from
     """
 
     __slots__ = ("arrays", "headers", "nhwc", "shape_set")
@@ -167,7 +167,7 @@ class _Input:
         return channels_last(shape) if self.last else shape
 
     def cast(self, array: Array) -> Array:
-        """The same values in a type that lanes take."""
+        """The same values in a type that device workers take."""
         kind = array.dtype
         if kind.num in self.numbers:
             return array.astype(kind.newbyteorder("="))
@@ -221,12 +221,12 @@ class FeedReader:
         self._any = any(entry.either for entry in self._inputs)
         self._check = InputCheck(inputs)
         self._values = ValueCheck(log.warning)
-        self._reads = 0  # two threads may count one request once: it only tells when to look at values
+        self._reads = 0  # two threads may count one request once: it only reports when to look at values
 
     def read(self, input_feed: object, copy: bool) -> Feed:
         """The arrays of a feed: a dict by name, a list in the order of the model, or one array for a model with one input.
 
-        :param copy: give arrays that nobody else can change
+        :param copy: give arrays that no other owner can change
         """
         if type(input_feed) is dict and len(input_feed) == 1 and self._only in input_feed:
             given: Sequence[Any] = (input_feed[self._only],)
@@ -313,7 +313,7 @@ class FeedReader:
         )
 
     def _find(self, shapes: Sequence[Shape]) -> int:
-        """The shape set of arrays whose order had to be looked at, or the error that tells what is wrong."""
+        """The shape set of arrays whose order had to be looked at, or the error that reports what is wrong."""
         if self._grow is not None:
             return self._add(tuple(shapes), self._grow)
         if self._any:
@@ -395,7 +395,7 @@ def _as_array(given: Any, name: str) -> Array:
 
 
 def _immutable(array: Array) -> bool:
-    """Whether nobody can change an array: it views bytes."""
+    """Whether an array cannot be changed: it views bytes."""
     if array.flags.writeable:
         return False
     base: Any = array.base

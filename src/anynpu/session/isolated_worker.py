@@ -1,10 +1,10 @@
 """The process that runs a model which is not trusted; :mod:`anynpu.session.isolation` starts it.
 
-It owns a backend with one lane and answers one message after the other. Tensors lie in two shared pieces of memory, one that the parent
-writes and one that is written here; messages are JSON with a length before it.
+It owns a backend with one device worker and answers one message after the other. Tensors lie in two shared pieces of memory, one
+that the parent writes and one that is written here; messages are JSON with a length before it.
 
 Limits: before the model is opened the process may not take more memory than it has by then plus what it was granted (``RLIMIT_AS``), and
-each message has its own limit of processor time (``RLIMIT_CPU``: the system ends the process). It also ends when its parent does, which a
+each message has its own limit of CPU time (``RLIMIT_CPU``: the system ends the process). It also ends when its parent does, which a
 thread watches, since a library may be busy for long.
 """
 
@@ -37,7 +37,7 @@ _LOOK_EVERY_MS = 1000
 
 
 class Worker:
-    """One lane, and the messages for it."""
+    """One device worker, and the messages for it."""
 
     def __init__(self, control: socket.socket, inputs: SharedArrays, outputs: SharedArrays) -> None:
         self._control = control
@@ -99,7 +99,7 @@ class Worker:
         return {"arrays": places, "written": marks.written, "ran": marks.ran}
 
     def _limit_time(self) -> None:
-        """A new account of processor time, for the next message."""
+        """A new account of CPU time, for the next message."""
         if self._cpu_seconds:
             used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)

@@ -1,13 +1,14 @@
 """A backend whose model runs in processes of their own, for models that are not trusted.
 
-Each lane is one process (:mod:`anynpu.session.isolated_worker`) with a limit of memory and of processor time. Whatever the model does,
-its lane can be stopped: a run that exceeds its time, or is cancelled, ends with its process, and the next run starts another. So does a
-crash: it is an error of one request.
+Each device worker is one process (:mod:`anynpu.session.isolated_worker`) with a limit of memory and of CPU time. Whatever the model does,
+its device worker can be stopped: a run that exceeds its time, or is cancelled, ends with its process, and the next run starts
+another. So does a crash: it is an error of one request.
 
-What this costs: a process takes about half a second and 150 MB, once per lane and after each that was ended; a run copies its tensors
-twice more. Results are the same. It is no sandbox: the process has the files and the network that the user has.
+What this costs: a process takes about half a second and 150 MB, once per device worker and after each that was ended; a run
+copies its tensors twice more. Results are the same. It is no sandbox: the process has the files and the network that the user has.
 
-Concurrency: a lane is used by one thread at a time, as every lane; ``cancel`` and ``abandon`` come from others and only kill the process.
+Concurrency: a device worker is used by one thread at a time, as every device worker; ``cancel`` and ``abandon`` come from others
+and only kill the process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _GRACE = 0.5
-"""Seconds after its time in which a run may still stop by itself, which spares its process."""
+"""Seconds after its time in which a run may still stop on its own, which spares its process."""
 _START = "import sys; sys.path[:] = sys.argv[5:]; from anynpu.session.isolated_worker import main; main()"  # nothing of the working folder
 
 
@@ -58,7 +59,7 @@ def open_backend(
 
 
 class IsolatedBackend:
-    """One model, in one process per lane."""
+    """One model, in one process per device worker."""
 
     def __init__(self, model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> None:
         self._model = model if isinstance(model, bytes) else os.path.abspath(os.fspath(model))
@@ -80,7 +81,7 @@ class IsolatedBackend:
         self.metadata: Mapping[str, str] = dict(details.metadata)
 
     def start_worker(self) -> tuple[WorkerProcess, dict[str, Any]]:
-        """A process that has opened the model, and what it says about it."""
+        """A process that has opened the model, and what it states about it."""
         options = self._options
         values = asdict(replace(options, isolate=False, given={}))  # what the caller wrote may be of any type
         worker = WorkerProcess(options.isolate_cpu_s)
@@ -113,11 +114,11 @@ class IsolatedBackend:
         return HostMemory(Buffer.allocate(nbytes))
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> Memory:
-        """Somebody else's memory."""
+        """Memory that another owner allocated."""
         return HostMemory(Buffer.from_fd(fd, nbytes, offset))
 
     def close(self) -> None:
-        """End the process that no lane has taken."""
+        """End the process that no device worker has taken."""
         worker, self._spare = self._spare, None
         if worker is not None:
             worker.close()
@@ -185,7 +186,7 @@ class IsolatedLane:
             worker.close()
 
     def _ready(self, *, fresh: bool = False) -> WorkerProcess:
-        """The process, with its lane open."""
+        """The process, with its device worker open."""
         worker = self._worker
         if worker is not None and not fresh and worker.alive:
             return worker
@@ -260,7 +261,7 @@ class WorkerProcess:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
             return DeviceTimeout(
-                f"the isolated model used more than {self._cpu_seconds} s of processor time, and its process was ended",
+                f"the isolated model used more than {self._cpu_seconds} s of CPU time, and its process was ended",
                 hint="raise isolate_cpu_s, if you trust it that far",
             )
         name = signal.Signals(-status).name if status < 0 else f"status {status}"

@@ -1,12 +1,12 @@
 """What a session's requests wait for and what happens next: a state machine without locks, threads or a clock.
 
-A :class:`Machine` is told of events (a request is submitted, a run has ended, a deadline has passed, the session closes) and changes its
+A :class:`Machine` receives of events (a request is submitted, a run has ended, a deadline has passed, the session closes) and changes its
 state. What is to be done outside of it is put on the list ``todo`` as actions; :mod:`anynpu.session.runner` calls the machine with its
 lock held, and does the actions after the lock is released. Every action may be done twice without harm.
 
-A request is NEW, then BLOCKED (waits for room in the queue), QUEUED (waits for a lane), RUNNING (has a lane) and DONE (completed, or about
-to be). An interrupt may come after any call, so the state changes first, right before the call that puts the request into its new place;
-then the old place is left. :meth:`Machine.repair` can tell by the state which place is right.
+A request is NEW, then BLOCKED (waits for space in the queue), QUEUED (waits for a device worker), RUNNING (has a device worker)
+and DONE (completed, or about to be). An interrupt may come after any call, so the state changes first, right before the call
+that puts the request into its new place; then the old place is left. :meth:`Machine.repair` can report by the state which place is right.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from .backend import Lane
 
 
-# Lanes in groups: a group is a queue and the lanes that serve it.
+# Device workers in groups: a group is a queue and the device workers that serve it.
 #
-# There is a group for each core of a schedule, or one for all lanes; a request that asks for a core of its own makes a group for that core
-# if there is none. Groups and slots belong to the state machine and change under the runner's lock. ``Slot.lane`` belongs to the thread
-# that runs the slot's request.
+# There is a group for each core of a schedule, or one for all device workers; a request that asks for a core of its own makes a
+# group for that core if there is none. Groups and slots belong to the state machine and change under the runner's lock.
+# ``Slot.lane`` belongs to the thread that runs the slot's request.
 
 
 def core_label(mask: int) -> str:
@@ -45,7 +45,7 @@ def core_label(mask: int) -> str:
 
 
 class Slot:
-    """The place of one lane: open, or still to be opened by the thread that runs the first request."""
+    """The place of one device worker: open, or still to be opened by the thread that runs the first request."""
 
     __slots__ = ("busy_ns", "failures", "group", "index", "jobs", "lane", "lost", "request", "thread")
 
@@ -63,21 +63,21 @@ class Slot:
     @property
     def label(self) -> str:
         """Its name in statistics and traces."""
-        return f"{core_label(self.group.mask)}, lane {self.index}"
+        return f"{core_label(self.group.mask)}, device worker {self.index}"
 
 
 class Group:
-    """A queue and its lanes."""
+    """A queue and its device workers."""
 
     __slots__ = ("blocked", "free", "limit", "mask", "queue", "slots")
 
     def __init__(self, mask: int, limit: int) -> None:
         self.mask = mask
-        self.limit = limit  # lanes that it may have
+        self.limit = limit  # device workers that it may have
         self.slots: list[Slot] = []
         self.free: list[Slot] = []
         self.queue: deque[Request] = deque()
-        self.blocked: deque[Request] = deque()  # wait for room in the queue
+        self.blocked: deque[Request] = deque()  # wait for space in the queue
 
     def take(self) -> Slot | None:
         """A slot without a request: a free one, or a new one if the group may have more; None if there is none."""
@@ -107,23 +107,23 @@ class Group:
 
 
 START, COMPLETE, ADMIT, DELIVER, CLOSE_LANE, CLOSE_BACKEND, IDLE = range(7)
-"""Run a request that has a lane; tell whoever waits for a request; let the submitter of a request go on; run user code; close the lane of a
-slot; close the backend; tell a waiter that nothing is left to do."""
+"""Run a request that has a device worker; notify the threads that wait for a request; let the submitter of a request go on; run
+user code; close the device worker of a slot; close the backend; report a waiter that nothing is left to do."""
 
 Action = tuple[int, Any]
 """One of the above, and what it is about."""
 
 EXTRA_UNDELIVERED = 8
-"""Callbacks that may be late, besides one for each request that the lanes and queues hold."""
+"""Callbacks that may be late, besides one for each request that the device workers and queues hold."""
 
 
 class Machine:
-    """Queues, lanes and callbacks of one session.
+    """Queues, device workers and callbacks of one session.
 
     :param cores: of the device
-    :param schedule: core of each request in turn; None for one group of lanes with *mask*
-    :param lanes: how many lanes that one group may have
-    :param threads_per_core: how many lanes a core may have
+    :param schedule: core of each request in turn; None for one group of device workers with *mask*
+    :param lanes: how many device workers that one group may have
+    :param threads_per_core: how many device workers a core may have
     :param max_queue_size: how many requests may wait for each group
     :param sequential: callbacks are called in the order of submission
     """
@@ -182,7 +182,7 @@ class Machine:
         return [slot for group in self.groups.values() for slot in group.slots]
 
     def closed_error(self) -> AnynpuError:
-        """A new error that says why the session takes no requests."""
+        """A new error that states why the session takes no requests."""
         assert self.closed is not None
         return type(self.closed)(self.closed.message, hint=self.closed.hint)
 
@@ -220,7 +220,7 @@ class Machine:
         return None
 
     def submit(self, request: Request, core: int | None, overflow: str, thread: int) -> bool:
-        """A request that another thread will run; False if there is no room and *overflow* is ``fail``. Whoever calls this starts the
+        """A request that another thread will run; False if there is no space and *overflow* is ``fail``. The caller starts the
         request if it has a slot now.
 
         :param thread: who submits it: a callback does not wait for callbacks
@@ -278,13 +278,13 @@ class Machine:
         return group
 
     def _has_room(self, group: Group) -> bool:
-        """Whether a new request may go into the queue: not past those that wait for room."""
+        """Whether a new request may go into the queue: not past those that wait for space."""
         if len(group.queue) >= self.max_queue_size:
             return False
         return not group.blocked or not any(one.urgent or self.undelivered < self.max_undelivered for one in group.blocked)
 
     def _oldest(self, group: Group, request: Request) -> Request | None:
-        """Who makes room for *request*: the oldest that is no more urgent and that no thread waits for."""
+        """Who makes space for *request*: the oldest that is no more urgent and that no thread waits for."""
         return next((old for old in group.queue if old.waiter is None and old.priority >= request.priority), None)
 
     def _queue(self, group: Group, request: Request) -> None:
@@ -301,7 +301,7 @@ class Machine:
     # -- requests run
 
     def claim(self, request: Request, runner: int) -> Slot | None:
-        """A thread wants to run *request*; None if it has no lane, or another thread runs it."""
+        """A thread wants to run *request*; None if it has no device worker, or another thread runs it."""
         if request.state != RUNNING or request.runner != NOBODY:
             return None
         request.runner = runner
@@ -310,7 +310,7 @@ class Machine:
     def ended(self, slot: Slot, request: Request, go_on: bool) -> Request | None:
         """A run is over.
 
-        :param go_on: the thread will run the next request for the same lane, which is returned; else that one is started
+        :param go_on: the thread will run the next request for the same device worker, which is returned; else that one is started
         """
         following = None
         if slot.lost:
@@ -354,7 +354,7 @@ class Machine:
         return following
 
     def lane_refused(self, slot: Slot, request: Request) -> bool:
-        """The lane of a slot cannot be opened: the request waits for another; False if there is none."""
+        """The device worker of a slot cannot be opened: the request waits for another; False if there is none."""
         group = slot.group
         if len(group.slots) <= 1 or slot.lost or self.closed is not None:
             return False
@@ -371,7 +371,7 @@ class Machine:
         return True
 
     def give_up(self, slot: Slot, error: AnynpuError) -> None:
-        """The thread of a slot does not come back from the device: its request fails, and a new lane takes the place."""
+        """The thread of a slot does not come back from the device: its request fails, and a new device worker takes the place."""
         request = slot.request
         assert request is not None
         slot.lost = True
@@ -384,7 +384,7 @@ class Machine:
         self._tell_idle()
 
     def _admit(self, group: Group) -> None:
-        """Let requests that wait for room into the queue, or start them."""
+        """Let requests that wait for space into the queue, or start them."""
         if self.closed is not None or len(group.queue) > self.max_queue_size // 2:
             return  # a submitter that is woken for one place blocks again at once: wait until there are several
         for request in tuple(group.blocked):
@@ -405,7 +405,7 @@ class Machine:
                 self.todo.append((ADMIT, request))
 
     def _refill(self, group: Group) -> None:
-        """Give free lanes to what waits."""
+        """Give free device workers to what waits."""
         while group.queue and (slot := group.take()) is not None:
             request = group.queue[0]
             self._hold(slot, request, NOBODY)
@@ -438,9 +438,9 @@ class Machine:
         return True
 
     def withdraw(self, request: Request, error: AnynpuError | None = None) -> bool:
-        """Take out a request that waits for room and whose submitter will raise, as if it had never come; False if it got in.
+        """Take out a request that waits for space and whose submitter will raise, as if it had never come; False if it got in.
 
-        :param error: why, if the submitter does not know; it is told
+        :param error: why, if the submitter does not know; it receives
         """
         if request.state != BLOCKED:
             return False
@@ -514,7 +514,7 @@ class Machine:
     # -- the end
 
     def wait_idle(self, waiter: object, thread: int) -> None:
-        """Tell *waiter* when every request is completed. User code that *thread* itself is running does not count."""
+        """Notify *waiter* when every request is completed. User code that *thread* itself is running does not count."""
         self._idle_waiters.append((waiter, thread))
         self._tell_idle()
 
@@ -539,7 +539,7 @@ class Machine:
                     self.deny(request, self.closed_error())
 
     def end(self) -> None:
-        """Close the lanes: those that are free now, the others when their thread leaves them; the backend after the last."""
+        """Close the device workers: those that are free now, the others when their thread leaves them; the backend after the last."""
         self._ending = True
         for group in self.groups.values():
             while group.free:

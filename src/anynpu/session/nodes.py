@@ -1,4 +1,4 @@
-"""What a session tells about its model: inputs, outputs, metadata, and the types of outputs."""
+"""What a session reports about its model: inputs, outputs, metadata, and the types of outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPES = {DType.FLOAT32: "float", DType.FLOAT16: "float16", DType.BFLOAT16: "bfl
 class NodeArg:
     """An input or output.
 
-    :ivar shape: in the order of ``layout``; an open axis of an ONNX model is its name, or None
+    :ivar shape: in the order of ``layout``; an dynamic dimension of an ONNX model is its name, or None
     :ivar type: as onnxruntime writes it, for example ``tensor(float)``; the type inside the model
     :ivar layout: ``NCHW``, ``NHWC``, ``NC1HWC2``, or ``UNDEFINED`` for what is not an image
     :ivar quantization: scale and zero point; None for values as they are
@@ -37,7 +37,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model says about itself.
+    """What the model states about itself.
 
     :ivar custom_metadata_map: the ``metadata_props`` of the ONNX model, and under ``rknn_custom_string`` the text of the model file
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-# Readers of a session's options: each takes the option's name and what a user wrote, and refuses what does not fit.
+# Readers of a session's options: each takes the option's name and what a user wrote, and rejects what does not fit.
 
 
 TP_MASKS = {"auto": 0, "all": 0xFFFF, "0": 1, "1": 2, "2": 4, "0,1": 3, "0,1,2": 7}
@@ -55,7 +55,7 @@ def tp_mode(key: str, value: Any) -> str:
 
 
 def positive(key: str, value: Any) -> int:
-    """A whole number above 0."""
+    """An integer above 0."""
     number = _integer(key, value)
     if number <= 0:
         raise OptionError(f"{key} must be greater than 0, got {number}", hint="leave it out for the default")
@@ -68,7 +68,7 @@ def _integer(key: str, value: Any) -> int:
             raise ValueError
         return int(value)
     except ValueError:
-        raise OptionError(f"{key} must be a whole number, got {value!r}", hint="pass an int, or a string with one") from None
+        raise OptionError(f"{key} must be an integer, got {value!r}", hint="pass an int, or a string with one") from None
 
 
 def flag(key: str, value: Any) -> bool:
@@ -425,7 +425,7 @@ def _check_modes(given: Mapping[str, Any]) -> None:
         )
 
 
-# What ``run_options`` may say.
+# What ``run_options`` may state.
 
 
 log = logging.getLogger("anynpu.session")
@@ -435,7 +435,7 @@ DISPATCH_BATCH = "ztu_modelrt_dispatch_batch"
 
 
 def dispatches_batch(run_options: Any) -> bool:
-    """Whether *run_options* (a dict, or an object with ``get_run_config_entry``) ask for it; an error if they say ``terminate``.
+    """Whether *run_options* (a dict, or an object with ``get_run_config_entry``) ask for it; an error if they state ``terminate``.
 
     >>> dispatches_batch({"ztu_modelrt_dispatch_batch": "1"}), dispatches_batch(None)
     (True, False)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HostMemory:
-    """A buffer that no device has to be told about: either both sides see the same memory, or calls copy it."""
+    """A buffer that no device has to be reported about: either both sides see the same memory, or calls copy it."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
@@ -70,7 +70,7 @@ class OrtValue:
     >>> value.shape(), value.element_type(), value.device_name()
     ([1, 3], 'tensor(float)', 'cpu')
 
-    :param device: what ``device_name`` says: as the caller asked for it
+    :param device: what ``device_name`` states: as the caller asked for it
     :param last: show an image with its channels last, as the session does
     :param generic: device memory that was made for no session
     """
@@ -179,7 +179,7 @@ class OrtValue:
         io_kind: str | None = None,
         layout: str = "native",
     ) -> OrtValue:
-        """A value in somebody else's memory: a dma-buf of a camera, a memfd. The descriptor is duplicated; the caller may close his.
+        """A value in another owner's memory: a dma-buf of a camera, a memfd. The descriptor is duplicated; the caller may close his.
 
         :param size: bytes from *offset* on
         :param virt_addr: where byte 0 of the descriptor is mapped already; left out, it is mapped here
@@ -268,7 +268,7 @@ class OrtValue:
     def numpy(self, dtype: npt.DTypeLike | None = None) -> Array:
         """The contents in the order of :meth:`shape`: the array itself on ``cpu``, a new one from device memory.
 
-        :param dtype: None for the value's own type (codes, where it is quantised), ``float32`` for values
+        :param dtype: None for the value's own type (quantized values, where it is quantized), ``float32`` for values
         """
         if self._memory is None:
             array = self._held()
@@ -363,7 +363,7 @@ def stored(memory: Memory, spec: TensorSpec) -> Array:
 
 
 def value_spec(spec: TensorSpec, kind: DType) -> TensorSpec:
-    """An input's memory if it holds values of *kind* instead of codes: the device converts them."""
+    """An input's memory if it holds values of *kind* instead of quantized values: the device converts them."""
     layout = Layout.NHWC if len(spec.shape) == 4 else Layout.PLAIN
     return TensorSpec(spec.name, spec.shape, kind, layout, w_stride=spec.w_stride if layout is spec.layout else 0)
 
@@ -392,7 +392,7 @@ def _port(
 ) -> tuple[InferenceSession, TensorSpec]:
     if session is None or name is None:
         raise FeedError(
-            f"{call} on the device needs session and name", hint="they tell type and layout; or use device_type='cpu'"
+            f"{call} on the device needs session and name", hint="they describe type and layout; or use device_type='cpu'"
         )
     kind = io_kind or "input"
     if kind not in ("input", "output"):
@@ -410,7 +410,7 @@ def named(specs: Sequence[TensorSpec], name: str, kind: str) -> TensorSpec:
 
 
 def check_shape(shape: tuple[int, ...], spec: TensorSpec, last: bool, io_kind: str = "input") -> None:
-    """Refuse a value of another shape."""
+    """Reject a value of another shape."""
     shown = channels_last(spec.shape) if last else spec.shape
     if shape != shown:
         raise FeedShapeError(

@@ -1,13 +1,15 @@
 """A backend on another machine: a model on a server that speaks the Open Inference Protocol over gRPC.
 
 ``InferenceSession("grpc://board:8001/yolo")`` is a session like any other, with the same queue, callbacks, streams and statistics: only its
-lanes are calls. ``grpc://host:port/model/version`` names a version, ``grpcs://`` uses TLS. Two variables of the environment belong to it:
-``ANYNPU_API_KEY`` is the key that the server asks for, ``ANYNPU_CA_FILE`` the certificates that it is checked against.
+device workers are calls. ``grpc://host:port/model/version`` names a version, ``grpcs://`` uses TLS. Two variables of the
+environment belong to it: ``ANYNPU_API_KEY`` is the key that the server asks for, ``ANYNPU_CA_FILE`` the certificates that it is
+checked against.
 
 A server that is not there, or sheds, is asked again for as long as submitting may block (``submit_timeout_ms``), then the request fails.
-The connection comes back by itself.
+The connection comes back on its own.
 
-One channel serves all lanes; gRPC makes it safe. A lane's ``_call`` is set by the thread that uses the lane and read by whoever cancels it.
+One channel serves all device workers; gRPC makes it safe. A device worker's ``_call`` is set by the thread that uses the device
+worker and read by the thread that cancels it.
 """
 
 from __future__ import annotations
@@ -223,7 +225,7 @@ class RemoteBackend:
         return HostMemory(Buffer.allocate(nbytes))
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> Memory:
-        """Somebody else's memory."""
+        """Memory that another owner allocated."""
         return HostMemory(Buffer.from_fd(fd, nbytes, offset))
 
     def close(self) -> None:
@@ -322,7 +324,7 @@ class RemoteLane:
 
 
 def run_bound_by_copies(lane: Lane, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
-    """What ``run_bound`` is for a lane that shares no memory with its device: :meth:`~.backend.Lane.infer` and copies."""
+    """What ``run_bound`` is for a device worker that shares no memory with its device: :meth:`~.backend.Lane.infer` and copies."""
     from .feeds import Feed
 
     arrays, last = [], []
@@ -360,7 +362,7 @@ def _in_layout(array: Array, last: bool, layout: str) -> Array:
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    """A tensor of a server that tells no more than the protocol asks."""
+    """A tensor of a server that reports no more than the protocol asks."""
     storage = DATATYPES.get(tensor.datatype)
     shape = tuple(tensor.shape)
     if storage is None or any(extent < 0 for extent in shape[1:]):
@@ -373,7 +375,7 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _check_output_types(outputs: Sequence[TensorSpec], options: SessionOptions) -> None:
-    """Servers give values: codes of a quantised output are not available."""
+    """Servers give values: quantized values of a quantized output are not available."""
     asked = options.output_type
     for spec in outputs:
         kind = asked.get(spec.name, "float32") if isinstance(asked, Mapping) else asked

@@ -1,8 +1,8 @@
 """One inference on its way through a session, and the future that a user holds for it.
 
 A :class:`Request` has no lock of its own: ``state``, ``slot``, ``runner`` and ``hooked`` belong to the state machine and change under the
-runner's lock; ``outcome`` and ``error`` are written before the state becomes DONE. :func:`complete` is the one place that tells whoever
-waits for a request.
+runner's lock; ``outcome`` and ``error`` are written before the state becomes DONE. :func:`complete` is the one place that
+notifies the threads that waits for a request.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Results = list[Array]
 Callback = Callable[[Any, Any, str], object]
 
 NEW, BLOCKED, QUEUED, RUNNING, DONE = range(5)
-"""Not known to the machine; waits for room in the queue; waits for a lane; has a lane; is completed or about to be."""
+"""Not known to the machine; waits for space in the queue; waits for a device worker; has a device worker; is completed or about to be."""
 
 NOBODY, CALLER, WORKER = range(3)
-"""Who runs a request that has a lane: no thread yet, the thread that called ``run``, or a worker."""
+"""Who runs a request that has a device worker: no thread yet, the thread that called ``run``, or a worker."""
 
 
 class Request:
@@ -43,7 +43,7 @@ class Request:
     request is synchronous, and ``waiter`` is the lock that its thread waits for.
 
     :param limit: seconds until it must be done
-    :param bound: executes the request on a lane, instead of *feed*
+    :param bound: executes the request on a device worker, instead of *feed*
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Request:
 
 
 def complete(request: Request) -> None:
-    """Tell whoever waits for a request that it is done. A second time does nothing."""
+    """Notify the threads that wait for a request. A second time does nothing."""
     if request.waiter is not None:
         let_go(request.waiter)
     elif request.future is not None:
@@ -158,7 +158,7 @@ class Job(Future[Results]):
         return self._runner.cancel(self._request)
 
     def running(self) -> bool:
-        """Whether a lane works on it."""
+        """Whether a device worker works on it."""
         return self._request.state == RUNNING
 
     def result(self, timeout: float | None = None) -> Results:

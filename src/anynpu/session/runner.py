@@ -1,19 +1,22 @@
-"""Threads, time and the device of one session: does what the state machine says.
+"""Threads, time and the device of one session: does what the state machine states.
 
-One lock protects the machine and the figures. It is held for one event at a time, never while the device works, user code runs or a thread
+One lock protects the machine and the numbers. It is held for one event at a time, never while the device works, user code runs or a thread
 waits.
 
-* A synchronous request that finds a lane free runs in its caller's thread. Otherwise it waits, and the lane is handed to that thread.
-* An asynchronous request is run by a worker. A worker that finishes takes the next request of its group with the same lane.
-* User code (callbacks, functions attached to futures) runs in a thread that has no lane, one piece at a time. It may use the session.
-* SessionWorkers run synchronous requests too if the lane has yet to be opened, and where there is a watchdog: the thread that hangs in the
-  device must not be the caller's.
+* A synchronous request that finds a device worker free runs in its caller's thread. Otherwise it waits, and the device worker is
+  handed to that thread.
+* An asynchronous request is run by a worker. A worker that finishes takes the next request of its group with the same device worker.
+* User code (callbacks, functions attached to futures) runs in a thread that has no device worker, one piece at a time. It may
+  use the session.
+* SessionWorkers run synchronous requests too if the device worker has yet to be opened, and where there is a watchdog: the
+  thread that hangs in the device must not be the caller's.
 
 An interrupt (Ctrl-C) may come between any two steps of the main thread, in the middle of an event too. The call that it ends then has a
 worker, which cannot be interrupted, repair the machine; the actions are made so that they may be done twice.
 
-Ending: :meth:`Runner.close` ends what waits, stops what runs where the device can, and closes each lane when its thread has left it. A
-thread that does not come back from the device keeps its lane. A forked child has none of the threads: there the session only says so.
+Shutdown: :meth:`Runner.close` ends what waits, stops what runs where the device can, and closes each device worker when its
+thread has left it. A thread that does not come back from the device keeps its device worker. A forked child has none of the
+threads: there the session only reports it.
 """
 
 from __future__ import annotations
@@ -37,18 +40,19 @@ from .statistics import RunRecorder
 # Deadlines and the watchdog of one session.
 #
 # One thread, started by the first request with a deadline (or by the first session with a watchdog), sleeps until the earliest deadline
-# or the next look at the lanes. Its condition protects the heap. What it finds it reports to the runner, without holding the condition.
+# or the next look at the device workers. Its condition protects the heap. What it finds it reports to the runner, without
+# holding the condition.
 
 
 LOOKS = 4
-"""How often the lanes are looked at within the watchdog's limit."""
+"""How often the device workers are looked at within the watchdog's limit."""
 
 PURGED = 256
 """Deadlines that are held before those of finished requests are forgotten."""
 
 
 class Timekeeper:
-    """Tells when a deadline has come, and when to look for lanes that hang."""
+    """Reports when a deadline has come, and when to look for device workers that hang."""
 
     def __init__(self, expired: Callable[[Request], None], look: Callable[[], None], watchdog: float | None) -> None:
         self._expired = expired
@@ -62,7 +66,7 @@ class Timekeeper:
         self._ended = False
 
     def start(self) -> None:
-        """Begin to look at the lanes, if there is a watchdog."""
+        """Begin to look at the device workers, if there is a watchdog."""
         if self._period is not None:
             with self._condition:
                 self._ensure_thread()
@@ -121,8 +125,8 @@ class Timekeeper:
 
 # Pacing: submissions spread to the rate that the device sustains.
 #
-# The pacer's own lock protects its three numbers; nobody waits while holding it. A thread that comes too early takes the next free moment
-# and sleeps until then: it neither polls nor is turned away.
+# The pacer's own lock protects its three numbers; no thread waits while holding it. A thread that comes too early takes the next
+# free moment and sleeps until then: it neither polls nor is turned away.
 
 
 _KEPT = 0.95  # of the old average, for each new run
@@ -171,7 +175,7 @@ class Pacer:
 
 # Threads that do what they are handed.
 #
-# A worker waits on a lock of its own; whoever has work takes an idle worker off the list, gives it the work and releases that lock:
+# A worker waits on a lock of its own; a caller with work takes an idle worker off the list, gives it the work and releases that lock:
 # one wake-up, and no other lock. There is always a thread for work that is handed over: if none is idle, a new one starts. So work
 # may wait for other work without harm, and there are never more threads than pieces of work were in hand at one time.
 #
@@ -235,7 +239,7 @@ class SessionWorkers:
                 let_go(worker.wake)
             except ValueError:
                 continue  # another thread took it
-            except BaseException:  # an interrupt: the thread must not wait for work that nobody will bring
+            except BaseException:  # an interrupt: the thread must not wait for work that will not come
                 if not handed:
                     idle.append(worker)
                 let_go(worker.wake)
@@ -253,7 +257,7 @@ class SessionWorkers:
     def end(self, lost: Collection[int] | None) -> None:
         """Let every thread end as soon as it has nothing to do, and wait for that a little.
 
-        :param lost: threads that will not come back soon; None to wait for nobody
+        :param lost: threads that will not come back soon; None to wait for no thread
         """
         self.ended = True
         for worker in tuple(self._threads):
@@ -284,8 +288,8 @@ REPAIR_SECONDS = 5.0
 class Runner:
     """The threads of one session. Knows no session, so that a session that is forgotten can be closed.
 
-    :param submit_timeout: seconds that a submitter waits for room in the queue
-    :param watchdog: seconds that a run may take before its lane is given up
+    :param submit_timeout: seconds that a submitter waits for space in the queue
+    :param watchdog: seconds that a run may take before its device worker is given up
     :param name: of its threads
     """
 
@@ -309,7 +313,7 @@ class Runner:
         self._timekeeper = Timekeeper(self._expired, self._find_hung, watchdog)
 
     def open(self, at_once: bool) -> None:
-        """Open lanes: all that there may be, or the first only."""
+        """Open device workers: all that there may be, or the first only."""
         for group in self.machine.groups.values():
             while len(group.slots) < (group.limit if at_once else 1):
                 lane = self.backend.open_lane(group.mask)
@@ -319,7 +323,7 @@ class Runner:
     # -- requests come
 
     def run(self, request: Request, core: int | None = None) -> None:
-        """Have *request* run and return when it is done; ``request.error`` says how."""
+        """Have *request* run and return when it is done; ``request.error`` states how."""
         if self._pacer is not None:
             self._pacer.pace()
         try:
@@ -344,8 +348,8 @@ class Runner:
     def post(self, request: Request, core: int | None = None, overflow: str = "wait") -> bool:
         """Have *request* run by another thread; returns when it is in the queue.
 
-        :param overflow: what happens if the queue is full: ``wait`` (up to the submit timeout), ``later`` (the request waits for room
-            by itself), ``fail`` (False is returned), ``drop_oldest`` (the oldest request of the queue is cancelled)
+        :param overflow: what happens if the queue is full: ``wait`` (up to the submit timeout), ``later`` (the request waits for space
+            on its own), ``fail`` (False is returned), ``drop_oldest`` (the oldest request of the queue is cancelled)
         """
         pacer = self._pacer
         if pacer is not None and overflow != "later":
@@ -376,7 +380,7 @@ class Runner:
         return True
 
     def _wait(self, request: Request) -> None:
-        """Wait for a synchronous request; run it here if a lane is handed over."""
+        """Wait for a synchronous request; run it here if a device worker is handed over."""
         waiter = request.waiter
         assert waiter is not None
         while True:
@@ -434,7 +438,7 @@ class Runner:
 
     def _no_room(self) -> SubmitTimeout:
         return SubmitTimeout(
-            f"submit timed out: no room in the queue for {self._submit_timeout:g} s "
+            f"submit timed out: no space in the queue for {self._submit_timeout:g} s "
             f"(max_queue_size {self.machine.max_queue_size})",
             hint="the device or a callback is too slow for what is submitted: wait for results, use try_submit, or raise max_queue_size",
         )
@@ -442,7 +446,7 @@ class Runner:
     # -- requests run
 
     def _run_here(self, slot: Slot, request: Request) -> None:
-        """Run a synchronous request in its caller's thread, and hand the lane on."""
+        """Run a synchronous request in its caller's thread, and hand the device worker on."""
         self._execute(slot, request)
         machine = self.machine
         with self._lock:
@@ -458,7 +462,7 @@ class Runner:
             self._perform(todo)
 
     def _work(self, request: Request | None) -> None:
-        """Run *request* and then what waits for the same lane; in a worker."""
+        """Run *request* and then what waits for the same device worker; in a worker."""
         assert request is not None
         machine = self.machine
         with self._lock:
@@ -487,7 +491,7 @@ class Runner:
                 self._perform(todo, deliver_here=following is None)
 
     def _open(self, slot: Slot, request: Request) -> bool:
-        """Open a lane at its first use. If no more are available the session goes on with those it has: the request queues again,
+        """Open a device worker at its first use. If no more are available the session goes on with those it has: the request queues again,
         and False is returned."""
         request.started = time.perf_counter_ns()
         try:
@@ -499,7 +503,7 @@ class Runner:
             if refused:
                 log.warning("%s cannot be opened; %d serve the session: %s", slot.label, len(slot.group.slots), error)
             self._perform(todo)
-            return not refused  # without another lane the request will meet the same error, and report it
+            return not refused  # without another device worker the request will meet the same error, and report it
         return True
 
     def _execute(self, slot: Slot, request: Request) -> None:
@@ -527,7 +531,7 @@ class Runner:
             request.error = error
             if request.written != request.started and request.ran == request.started:
                 self._run_failed(slot, error)
-        request.feed = None  # whoever keeps the request need not keep its arrays
+        request.feed = None  # a caller that keeps the request need not keep its arrays
         request.finished = now()
 
     def _check_values(self, wanted: Sequence[int], arrays: Sequence[Array]) -> None:
@@ -537,7 +541,7 @@ class Runner:
                 self._values.output(spec.name, spec.dtype, array)
 
     def _run_failed(self, slot: Slot, error: BaseException) -> None:
-        """Open a new context after a few failures in a row; a device that lost a context does not recover by itself."""
+        """Open a new context after a few failures in a row; a device that lost a context does not recover on its own."""
         if isinstance(error, JobCancelled | DeviceTimeout):
             return
         slot.failures += 1
@@ -580,14 +584,14 @@ class Runner:
             raise
 
     def _start(self, request: Request) -> None:
-        """Have a thread run a request that has a lane."""
+        """Have a thread run a request that has a device worker."""
         if self._runs_here(request):
             let_go(request.waiter)
         else:
             self._workers.start(functools.partial(self._work, request))
 
     def _runs_here(self, request: Request) -> bool:
-        """Whether the thread that waits for a request runs it too. Lanes are opened by workers, which cannot be interrupted."""
+        """Whether the thread that waits for a request runs it too. Device workers are opened by workers, which cannot be interrupted."""
         slot = request.slot
         return request.waiter is not None and self._watchdog is None and slot is not None and slot.lane is not None
 
@@ -601,7 +605,7 @@ class Runner:
                 again = [*(todo or ()), *self.machine.todo]
                 self.machine.todo = []
                 if request is not None and request.synchronous and request.state == RUNNING:
-                    _stop(request)  # a worker runs it, for nobody
+                    _stop(request)  # a worker runs it, without a waiting thread
             self._perform(again)
             repaired.set()
 
@@ -684,7 +688,7 @@ class Runner:
         return denied
 
     def _find_hung(self, now: int | None = None) -> None:
-        """Give up lanes whose thread has been in the device for too long. Called by the timekeeper.
+        """Give up device workers whose thread has been in the device for too long. Called by the timekeeper.
 
         :param now: the time, if it is not that of the clock
         """
@@ -726,7 +730,7 @@ class Runner:
                 self.machine.forget_waiter(idle)
 
     def close(self, finish: bool = False, timeout: float | None = None) -> bool:
-        """End everything; False if a lane did not come back within *timeout* seconds.
+        """End everything; False if a device worker did not come back within *timeout* seconds.
 
         :param finish: let waiting requests run first
         """
@@ -759,7 +763,8 @@ class Runner:
         return back
 
     def give_up(self) -> None:
-        """After a close that ran out of time: fail the requests that still run. Their lanes are closed when the device lets go of them."""
+        """After a close that ran out of time: fail the requests that still run. Their device workers are closed when the device
+        lets go of them."""
         with self._lock:
             for slot in self.machine.slots():
                 if slot.request is not None:
@@ -780,7 +785,7 @@ class Runner:
         self._workers.forget()
 
     def require_own_process(self) -> None:
-        """Raise in a forked child, where nobody will complete a request."""
+        """Raise in a forked child, where no thread will complete a request."""
         if self._forked:
             raise _forked_error()
 
@@ -790,7 +795,7 @@ class Runner:
             return self.machine.waiting
 
     def slots(self) -> list[Slot]:
-        """All lanes that were opened."""
+        """All device workers that were opened."""
         with self._lock:
             return self.machine.slots()
 
@@ -813,7 +818,7 @@ def _close_lane(slot: Slot) -> None:
 
 
 def _stop(request: Request) -> bool:
-    """Ask the device to stop a request. With the lock held the lane cannot go on to the next one in the meantime."""
+    """Ask the device to stop a request. With the lock held the device worker cannot go on to the next one in the meantime."""
     lane = None if request.slot is None else request.slot.lane
     return lane is not None and lane.cancel()
 

@@ -35,7 +35,7 @@ from .request import Callback, Job, Request, Results, let_go
 from .runner import Pacer, Runner
 from .statistics import RunTimes, Statistics, trace_events, write_trace
 
-# What ends sessions that nobody closes: forgotten ones, those alive at the end of the interpreter, those of a forked parent.
+# What ends sessions that are not closed: forgotten ones, those alive at the end of the interpreter, those of a forked parent.
 #
 # A forgotten session is closed by a thread of its own kind, the reaper: the last reference may go anywhere, in the middle of a garbage
 # collection too, where taking any lock could wait for ever. The finalizer therefore only puts the runner on a queue whose ``put`` is made
@@ -127,7 +127,7 @@ def _after_fork() -> None:
 
 
 class PipelineTicket:
-    """A posted request whose result somebody will take."""
+    """A posted request whose result a caller will take."""
 
     __slots__ = ("_lock", "request")
 
@@ -246,7 +246,7 @@ def stream(
 
 
 def _arrived(finished: queue.SimpleQueue[Request], flying: set[Request]) -> Results:
-    while (request := finished.get()) not in flying:  # told of it twice, after an interrupt
+    while (request := finished.get()) not in flying:  # reported of it twice, after an interrupt
         pass
     flying.remove(request)
     return taken(request)
@@ -363,7 +363,7 @@ class InferenceSession:
         return [native_node(spec) for spec in self._backend.native_outputs]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says about itself: the ONNX model's ``metadata_props``, names and version."""
+        """What the model states about itself: the ONNX model's ``metadata_props``, names and version."""
         return ModelMetadata.of_entries(self._backend.metadata)
 
     def get_providers(self) -> list[str]:
@@ -529,9 +529,9 @@ class InferenceSession:
         core: int | None = None,
         priority: int = 0,
     ) -> Iterator[Results]:
-        """Results for an iterable of feeds, with *depth* requests in flight (default: two for each lane).
+        """Results for an iterable of feeds, with *depth* requests in flight (default: two for each device worker).
 
-        Feeds are taken as results are; an error of a request is raised in its place. Ending the loop early cancels what is in flight.
+        Feeds are taken as results are; an error of a request is raised in its place. Leaving the loop early cancels what is in flight.
 
         :param ordered: results in the order of the feeds; else as they come
         """
@@ -634,7 +634,7 @@ class InferenceSession:
         awaited. May be called twice, from any thread, in a callback.
 
         :param finish: let waiting requests run first
-        :param timeout: seconds to wait for the device; lanes that come back later are closed then
+        :param timeout: seconds to wait for the device; device workers that come back later are closed then
         """
         self._runner.close(finish, timeout)
         self._keeper.done()
@@ -652,7 +652,7 @@ class InferenceSession:
 
     def _request(self, output_names: object, feed: Feed, priority: int, timeout: float | None) -> Request:
         if self._remote:
-            feed.headers = trace_headers()  # here, since lanes have threads of their own
+            feed.headers = trace_headers()  # here, since device workers have threads of their own
         if output_names is None:
             return Request(feed, self._all, self._types, limit=timeout, priority=priority)
         wanted = wanted_outputs(output_names, self._backend.outputs)

@@ -1,4 +1,4 @@
-"""What a session has done: figures as a snapshot, and the last requests as a trace that Perfetto reads.
+"""What a session has done: numbers as a snapshot, and the last requests as a trace that Perfetto reads.
 
 The recorder is written under the runner's lock, one entry for each request; it keeps the last few thousand. A snapshot copies them.
 """
@@ -122,7 +122,7 @@ class RunRecorder:
     """Keeps the last requests."""
 
     def __init__(self) -> None:
-        # plain tuples: they cost a fifth of an Entry, which whoever reads makes of them
+        # plain tuples: they cost a fifth of an Entry, which the reader makes of them
         self._entries: deque[tuple[int, Slot, int, int, int, int, int, bool]] = deque(maxlen=KEPT)
         self.requests = 0
         self.failed = 0
@@ -144,7 +144,7 @@ class RunRecorder:
         return [Entry(entry[0], entry[1].label, *entry[2:]) for entry in tuple(self._entries)]
 
     def statistics(self, slots: list[Slot], queued: int, running: int, device_ms: float | None = None) -> Statistics:
-        """The figures as of now."""
+        """The numbers as of now."""
         entries = [entry for entry in self.entries() if not entry.failed]
         return Statistics(
             self.requests,
@@ -160,7 +160,7 @@ class RunRecorder:
 
 
 def trace_events(entries: list[Entry], description: str) -> list[dict[str, Any]]:
-    """Events of the trace format that Perfetto and chrome://tracing read: one track a lane, one for the queue."""
+    """Events of the trace format that Perfetto and chrome://tracing read: one track a device worker, one for the queue."""
     process = os.getpid()
     tracks = {lane: index for index, lane in enumerate(sorted({entry.lane for entry in entries}), 1)}
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": process, "args": {"name": description}}]

@@ -8,8 +8,8 @@
 >>> len(reader.read([np.zeros((1, 84, 8400), np.float32)]))
 0
 
-A picture is put into the input by :func:`fit_picture`, and the placement that it returns leads back: ``reader.read(outputs, placement)``
-is in the picture's own pixels. Each decoder can be called by itself too.
+An image is put into the input by :func:`fit_picture`, and the placement that it returns leads back: ``reader.read(outputs, placement)``
+is in the image's own pixels. Each decoder can be called on its own too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Heads of YOLO networks whose outputs are one list of boxes, as exporters write them: versions 5 to 11, YOLOX, pose, masks, rotation.
 
-Scores are looked at first and everything else only where they pass: a picture has a few objects, and a head has 8,400 boxes or more.
+Scores are looked at first and everything else only where they pass: an image has a few objects, and a head has 8,400 boxes or more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def mask_maps(coefficients: Array, prototypes: Array) -> Array:
 
 
 def _to_corners(boxes: Array) -> Array:
-    """Left, top, right and bottom of boxes [N, 4] that are given by centre and size."""
+    """Left, top, right and bottom of boxes [N, 4] that are given by center and size."""
     half = boxes[:, 2:_BOX] / 2
     result: Array = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
     return result
@@ -81,7 +81,7 @@ def decode_columns(
     prototypes: Array | None = None,
     rotated: bool = False,
 ) -> Detections:
-    """[4 + classes + extra, N], as Ultralytics exports versions 8 to 11: centre, size and scores of boxes in columns.
+    """[4 + classes + extra, N], as Ultralytics exports versions 8 to 11: center, size and scores of boxes in columns.
 
     :param keypoints: number of keypoints, in the rows after the classes
     :param prototypes: [K, h, w] of a network with masks; the last K rows are the coefficients
@@ -94,7 +94,7 @@ def decode_columns(
     last = len(output) - extra
     if last <= _BOX:
         raise ShapeError(
-            f"a head of {len(output)} rows has no room for classes beside a box and {extra} more",
+            f"a head of {len(output)} rows has no space for classes beside a box and {extra} more",
             hint="check the kind of the head",
         )
     best = output[_BOX:last].max(axis=0)
@@ -126,10 +126,10 @@ def rotated_detections(turned: Array, scores: Array, classes: Array, thresholds:
 def decode_rows(
     output: Array, size: tuple[int, int], thresholds: Thresholds | None = None, *, prototypes: Array | None = None
 ) -> Detections:
-    """[N, 5 + classes], as YOLOv5, v6, v7 and YOLOX export: centre, size, objectness and class scores of boxes in rows.
+    """[N, 5 + classes], as YOLOv5, v6, v7 and YOLOX export: center, size, objectness and class scores of boxes in rows.
 
-    YOLOX writes places within cells and logarithms of sizes, unless its exporter was told to decode them; which of the two it is shows in
-    the values: decoded centres grow along the grid.
+    YOLOX writes places within cells and logarithms of sizes, unless its exporter received to decode them; which of the two it is shows in
+    the values: decoded centers grow along the grid.
 
     :param prototypes: [K, h, w] of a network with masks; the last K columns are the coefficients
     """
@@ -138,7 +138,7 @@ def decode_rows(
     last = output.shape[1] - (0 if prototypes is None else len(prototypes))
     if last <= _BOX + 1:
         raise ShapeError(
-            f"a head of {output.shape[1]} columns has no room for classes beside a box and an objectness", hint="check the head"
+            f"a head of {output.shape[1]} columns has no space for classes beside a box and an objectness", hint="check the head"
         )
     grid = _grid_of(output, size)
     found = np.flatnonzero(output[:, _BOX] >= thresholds.score)
@@ -170,7 +170,7 @@ def _grid_of(output: Array, size: tuple[int, int]) -> tuple[Array, Array] | None
     for strides in (STRIDES, (*STRIDES, 64)):
         points, steps = cells(size, strides)
         if len(points) == len(output):
-            # a decoded centre lies near its cell; a place within a cell does not know its cell
+            # a decoded center lies near its cell; a place within a cell does not know its cell
             expected = (points[:, 0] + 0.5) * steps[:, 0]
             x = output[:, 0].astype(np.float64)
             spread = float(x.std() * expected.std())
@@ -201,9 +201,7 @@ def _matrix(output: Array) -> Array:
     if output.ndim == 3 and output.shape[0] == 1:
         output = output[0]
     if output.ndim != 2:
-        raise ShapeError(
-            f"a head of one picture has two axes besides the batch, not {list(output.shape)}", hint="run one picture"
-        )
+        raise ShapeError(f"a head of one image has two axes besides the batch, not {list(output.shape)}", hint="run one image")
     return output
 
 
@@ -284,7 +282,7 @@ def decode_distances(
 
 @functools.lru_cache(maxsize=16)
 def _cells_of(extents: tuple[tuple[int, int], ...], size: tuple[int, int]) -> tuple[Array, Array, tuple[int, ...]]:
-    """Of grids of these extents over an input of *size*: all cells' middles (x, y), in cells [2, N]; pixels per cell; where grids end."""
+    """Of grids of these sizes over an input of *size*: all cells' middles (x, y), in cells [2, N]; pixels per cell; where grids end."""
     centres = [cells(extent, (1,))[0].T + np.float32(0.5) for extent in extents]
     steps = [np.full((2, y * x), [[size[1] / x], [size[0] / y]], np.float32) for y, x in extents]
     return np.concatenate(centres, axis=1), np.concatenate(steps, axis=1), tuple(np.cumsum([y * x for y, x in extents]).tolist())
@@ -401,7 +399,7 @@ _CENTRE, _EXTENT = 0.1, 0.2
 
 @functools.lru_cache(maxsize=8)
 def face_priors(size: tuple[int, int]) -> Array:
-    """The boxes that the network begins with: centre and size [N, 4] in shares of the input."""
+    """The boxes that the network begins with: center and size [N, 4] in shares of the input."""
     height, width = size
     made = []
     for stride in STRIDES:

@@ -1,4 +1,4 @@
-"""Which decoder a network's outputs need, from their shapes and from what the model says about itself."""
+"""Which decoder a network's outputs need, from their shapes and from what the model states about itself."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class OutputReader:
     :ivar head: the form of the outputs, such as ``yolov8``
     :ivar words: both in one line, and what they were taken from
     :ivar size: height and width of the network's input
-    :ivar fit: how a picture belongs into the input, one of :data:`~anynpu.tasks.FITS`
-    :ivar classes: how many there are; 0 where the shapes do not tell
+    :ivar fit: how an image belongs into the input, one of :data:`~anynpu.tasks.FITS`
+    :ivar classes: how many there are; 0 where the shapes do not report
     """
 
     task: str
@@ -59,7 +59,7 @@ class OutputReader:
     classes: int = 0
 
     def read(self, outputs: Sequence[Array], placement: Placement | None = None, thresholds: Thresholds | None = None) -> Result:
-        """What the outputs say, in pixels of the picture that *placement* put into the input; without it, in those of the input."""
+        """What the outputs state, in pixels of the image that *placement* put into the input; without it, in those of the input."""
         default = Thresholds(score=0.5, overlap=0.4) if self.task == "face" else Thresholds()
         result = self.decode(outputs, thresholds or default)
         if placement is None:
@@ -83,9 +83,9 @@ def reader_for(
     """The reader for a network with an input of *size* (height, width) and outputs of these *shapes*.
 
     :param task: what the network is for; guessed where not given
-    :param head: the form of its outputs, such as ``yolov7``, where shapes alone do not tell
+    :param head: the form of its outputs, such as ``yolov7``, where shapes alone do not report
     :param labels: names of its classes: how many there are can settle what shapes leave open
-    :param metadata: what the model says about itself; the entries of Ultralytics' exporter are understood
+    :param metadata: what the model states about itself; the entries of Ultralytics' exporter are understood
 
     >>> reader_for((640, 640), [(1, 84, 8400)]).words
     'detect: yolov8, 80 classes (one output 84 x 8400)'
@@ -131,7 +131,7 @@ class _Case:
 
     @functools.cached_property
     def counts(self) -> dict[int, int]:
-        """Boxes of a head, and per cell how many of them there are; networks for large pictures have a fourth grid."""
+        """Boxes of a head, and per cell how many of them there are; networks for large images have a fourth grid."""
         four = len(cells(self.size, (*STRIDES, 64))[0])
         return {self.boxes: 1, 3 * self.boxes: 3, four: 1, 3 * four: 3}
 
@@ -219,7 +219,7 @@ def _columns(
 
 
 def _by_grid(case: _Case) -> OutputReader | None:
-    """Outputs by grid: those of one extent belong together, in their order."""
+    """Outputs by grid: those of one size belong together, in their order."""
     grids: dict[tuple[int, int], list[int]] = {}
     others: list[int] = []
     extents = {(case.size[0] // stride, case.size[1] // stride) for stride in (*STRIDES, 64)}
@@ -339,7 +339,7 @@ def _several_per_grid(case: _Case, groups: list[list[int]], channels: list[int],
 
 
 def _faces(case: _Case) -> OutputReader | None:
-    """RetinaFace: boxes, scores and points, told apart by their last extent."""
+    """RetinaFace: boxes, scores and points, distinguished by their last size."""
     last = [shape[-1] for shape in case.shapes]
     if sorted(last) != [2, 4, 10] or len({shape[-2:-1] for shape in case.shapes}) != 1:
         return None
@@ -367,7 +367,7 @@ def _text_line(case: _Case) -> OutputReader | None:
 
     def decode(outputs: Sequence[Array], limits: Thresholds) -> TextLine:
         if not case.labels:
-            raise ParameterError("the recogniser's characters are not known", hint="give a file with one per line: --labels FILE")
+            raise ParameterError("the recognizer's characters are not known", hint="give a file with one per line: --labels FILE")
         return read_text(outputs[0], alphabet_of(case.labels, inner[1]))
 
     return case.reader("ocr", "text line", f"{inner[1]} characters", decode, "corner")

@@ -1,4 +1,4 @@
-"""Results drawn on the picture that they belong to."""
+"""Results drawn on the image that they belong to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SEEN = 0.3
 """Smallest score of a keypoint that is drawn."""
 
 _SHARE = 0.45
-"""Of a mask's colour over the picture."""
+"""Of a mask's color over the image."""
 
 
 def draw(picture: Array, result: Result, labels: Sequence[str] = ()) -> Array:
@@ -47,7 +47,7 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def _colour(number: int) -> tuple[int, int, int]:
-    """A colour per class: neighbours are far apart (steps of the golden ratio around the circle of hues)."""
+    """A color per class: neighbors are far apart (steps of the golden ratio around the circle of hues)."""
     red, green, blue = colorsys.hsv_to_rgb((0.1 + number * 0.618034) % 1.0, 0.85, 0.95)
     return int(red * 255), int(green * 255), int(blue * 255)
 
@@ -95,7 +95,7 @@ def _ascii(text: str) -> str:
 
 
 def _label(cv2: Any, canvas: Array, text: str, place: tuple[int, int], colour: tuple[int, int, int]) -> None:
-    """Text on a ground of *colour* above *place*, moved into the picture where it would leave it."""
+    """Text on a ground of *colour* above *place*, moved into the image where it would leave it."""
     scale = max(0.4, min(canvas.shape[:2]) / 1000)
     (width, height), below = cv2.getTextSize(_ascii(text), cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(place[0], canvas.shape[1] - width - 4))

@@ -1,4 +1,4 @@
-"""A network that is shown pictures, whatever runs it: how they get in, what its outputs say, and how long that takes."""
+"""A network that is shown images, whatever runs it: how they get in, what its outputs state, and how long that takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[[Array], Sequence[Array]]
 
 @dataclass
 class Spent:
-    """Seconds spent on pictures so far.
+    """Seconds spent on images so far.
 
     :ivar running: in the network
     :ivar reading: in its outputs
@@ -34,17 +34,17 @@ class Spent:
 
     @property
     def fps(self) -> float:
-        """Pictures per second, without reading and drawing files."""
+        """Images per second, without reading and drawing files."""
         return self.pictures / max(self.running + self.reading, 1e-9)
 
 
 class PictureReader:
-    """Shows pictures to a network and reads what it answers.
+    """Shows images to a network and reads what it answers.
 
     :param run: the network
-    :param channels: of its input: 3, or 1 for grey
+    :param channels: of its input: 3, or 1 for gray
     :param order: of the channels that *run* takes, ``rgb`` or ``bgr``
-    :param fit: how a picture gets into the input; that of the reader where not given
+    :param fit: how an image gets into the input; that of the reader where not given
     """
 
     def __init__(self, reader: OutputReader, run: Run, *, channels: int = 3, order: str = "rgb", fit: str | None = None) -> None:
@@ -57,7 +57,7 @@ class PictureReader:
         self._order = order
 
     def outputs(self, fitted: Array) -> Sequence[Array]:
-        """The outputs for a picture in the size of the input, RGB uint8 [H, W, 3]."""
+        """The outputs for an image in the size of the input, RGB uint8 [H, W, 3]."""
         planes = fitted.transpose(2, 0, 1)
         if self._channels == 1:
             planes = (planes.astype(np.uint32) * np.array([77, 150, 29], np.uint32)[:, None, None]).sum(0, keepdims=True) >> 8
@@ -66,7 +66,7 @@ class PictureReader:
         return self._network(np.ascontiguousarray(planes[None], np.uint8))
 
     def result(self, picture: Array, thresholds: Thresholds | None = None) -> Result:
-        """What the network says about *picture*, RGB uint8 [H, W, 3], in its own pixels."""
+        """What the network states about *picture*, RGB uint8 [H, W, 3], in its own pixels."""
         self.spent.pictures += 1
         if self.reader.head == "text line":
             height, width = picture.shape[:2]
@@ -84,17 +84,17 @@ class PictureReader:
         return result
 
     def read_line(self, picture: Array, corners: Array) -> TextLine:
-        """The line of text in a region, where the network is a recogniser. A line that is too long for its input is read in pieces."""
+        """The line of text in a region, where the network is a recognizer. A line that is too long for its input is read in pieces."""
         text, scores = "", []
         for piece, between in split_line(crop_text(picture, corners, self.size[0]), self.size[1]):
             line = self._read(piece)
             if not isinstance(line, TextLine):
-                raise ShapeError(f"the network reads no text: {self.reader.words}", hint="give a recogniser with --recognize")
+                raise ShapeError(f"the network reads no text: {self.reader.words}", hint="give a recognizer with --recognize")
             text += (between if text else "") + line.text
             scores += [line.score] * len(line.text)
         return TextLine(text.strip(), float(np.mean(scores)) if scores else 0.0)
 
     def read_regions(self, picture: Array, regions: TextRegions) -> TextRegions:
-        """The text in each region, where the network is a recogniser."""
+        """The text in each region, where the network is a recognizer."""
         lines = tuple(self.read_line(picture, corners) for corners in regions.corners)
         return TextRegions(regions.corners, regions.scores, lines)

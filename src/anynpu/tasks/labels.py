@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 22
 """Size of a file of labels that is read."""
 
 MAX_KEYPOINTS = 10_000
-"""That a model may say it has."""
+"""That a model may state it has."""
 
 _COCO = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,"
@@ -124,7 +124,7 @@ def _unescaped(text: str, quote: str) -> str:
 
 
 def keypoint_count(metadata: Mapping[str, str]) -> int:
-    """The number of keypoints that Ultralytics' exporter says a model has; 0 if it says none.
+    """The number of keypoints that Ultralytics' exporter states a model has; 0 if it states none.
 
     >>> keypoint_count({"kpt_shape": "[17, 3]"})
     17
@@ -163,11 +163,11 @@ def labels_from_file(name: str | Path) -> tuple[str, ...]:
     return tuple(line.rstrip("\r") for line in lines)
 
 
-# Classes of pictures and of pixels.
+# Classes of images and of pixels.
 
 
 def classify(output: Array, count: int = 5) -> Classification:
-    """The most probable classes of [classes], with any number of axes of extent 1. Logits become probabilities.
+    """The most probable classes of [classes], with any number of axes of size 1. Logits become probabilities.
 
     >>> classify(np.array([[0.1, 0.7, 0.2]]), 2).classes.tolist()
     [1, 2]
@@ -187,7 +187,7 @@ def segment(output: Array) -> SemanticMap:
     values = output
     while values.ndim > 3 or (values.ndim == 3 and values.shape[0] == 1 and values.dtype.kind != "f"):
         if values.shape[0] != 1:
-            raise ShapeError(f"a map of one picture is [classes, H, W], not {list(output.shape)}", hint="run one picture")
+            raise ShapeError(f"a map of one image is [classes, H, W], not {list(output.shape)}", hint="run one image")
         values = values[0]
     if values.ndim == 2:
         return SemanticMap(np.rint(values).astype(np.int64))

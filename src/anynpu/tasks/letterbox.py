@@ -1,4 +1,4 @@
-"""A picture in the size of a network's input, and the way back from its pixels to those of the picture."""
+"""An image in the size of a network's input, and the way back from its pixels to those of the image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._util.types import Array
 from ..errors import ImageError, ParameterError
 
 FITS = ("letterbox", "corner", "stretch", "crop")
-"""How a picture gets into the input: whole, in the middle; whole, at the top left; without regard to proportions; its middle only."""
+"""How an image gets into the input: whole, in the middle; whole, at the top left; without regard to proportions; its middle only."""
 
 _CROP = 224 / 256
 """The share of the shorter side that networks for ImageNet are shown."""
@@ -20,12 +20,12 @@ _CROP = 224 / 256
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a picture lies in a network's input.
+    """Where an image lies in a network's input.
 
-    :ivar picture: height and width of the picture
+    :ivar picture: height and width of the image
     :ivar size: height and width of the input
-    :ivar scale: pixels of the input per pixel of the picture, across and down
-    :ivar offset: where the picture's left and top border lie in the input; negative where it is cut
+    :ivar scale: pixels of the input per pixel of the image, across and down
+    :ivar offset: where the image's left and top border lie in the input; negative where it is cut
     """
 
     picture: tuple[int, int]
@@ -34,7 +34,7 @@ class Placement:
     offset: tuple[float, float]
 
     def to_picture(self, points: Array) -> Array:
-        """Points [..., 2] of the input, x and y, in pixels of the picture.
+        """Points [..., 2] of the input, x and y, in pixels of the image.
 
         >>> place((100, 200), (64, 64), "letterbox").to_picture(np.array([0.0, 16.0])).tolist()
         [0.0, 0.0]
@@ -43,18 +43,18 @@ class Placement:
         return moved
 
     def to_input(self, points: Array) -> Array:
-        """Points [..., 2] of the picture in pixels of the input."""
+        """Points [..., 2] of the image in pixels of the input."""
         moved: Array = (points * np.array(self.scale) + np.array(self.offset)).astype(np.float32)
         return moved
 
     def boxes(self, boxes: Array) -> Array:
-        """Boxes [N, 4] of the input in pixels of the picture, cut at its borders."""
+        """Boxes [N, 4] of the input in pixels of the image, cut at its borders."""
         points = self.to_picture(boxes.reshape(-1, 2, 2))
         height, width = self.picture
         return np.clip(points, 0.0, np.array([width, height], np.float32)).reshape(-1, 4).astype(np.float32)
 
     def map_to_picture(self, values: Array) -> Array:
-        """Maps [..., h, w] on any grid over the input, interpolated at every pixel of the picture: [..., H, W]."""
+        """Maps [..., h, w] on any grid over the input, interpolated at every pixel of the image: [..., H, W]."""
         for axis, extent in ((-2, 0), (-1, 1)):
             places = (np.arange(self.picture[extent]) + 0.5) * self.scale[1 - extent] + self.offset[1 - extent]
             values = _interpolated(values, places * values.shape[axis] / self.size[extent] - 0.5, axis)
@@ -80,7 +80,7 @@ def _interpolated(values: Array, places: Array, axis: int) -> Array:
 
 
 def place(picture: tuple[int, int], size: tuple[int, int], fit: str = "letterbox") -> Placement:
-    """How a picture (height, width) is put into an input of *size*.
+    """How an image (height, width) is put into an input of *size*.
 
     :param fit: one of :data:`FITS`
 
@@ -90,7 +90,7 @@ def place(picture: tuple[int, int], size: tuple[int, int], fit: str = "letterbox
     if fit not in FITS:
         raise ParameterError(f"there is no fit '{fit}'", hint=f"choose one of: {', '.join(FITS)}")
     if min(*picture, *size) < 1:
-        raise ImageError(f"a picture of {picture[0]} x {picture[1]} cannot be scaled", hint="check the picture")
+        raise ImageError(f"an image of {picture[0]} x {picture[1]} cannot be scaled", hint="check the image")
     (height, width), (rows, columns) = picture, size
     if fit == "stretch":
         return Placement(picture, size, (columns / width, rows / height), (0.0, 0.0))
@@ -114,7 +114,7 @@ def fit_picture(picture: Array, size: tuple[int, int], fit: str = "letterbox", f
     """
     if picture.ndim != 3 or picture.dtype != np.uint8:
         raise ImageError(
-            f"a picture is uint8 [height, width, channels], not {picture.dtype} {list(picture.shape)}",
+            f"an image is uint8 [height, width, channels], not {picture.dtype} {list(picture.shape)}",
             hint="read it with OpenCV, or convert it with numpy",
         )
     placement = place((picture.shape[0], picture.shape[1]), size, fit)

@@ -1,4 +1,4 @@
-"""What decoders give back: frozen dataclasses of arrays, in the pixels of the network's input until they are placed on the picture."""
+"""What decoders give back: frozen dataclasses of arrays, in the pixels of the network's input until they are placed on the image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Thresholds:
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """Objects in a picture, the highest score first.
+    """Objects in an image, the highest score first.
 
     :ivar boxes: float32 [N, 4]: left, top, right, bottom
     :ivar scores: float32 [N]
@@ -56,7 +56,7 @@ class Detections:
         return Detections(self.boxes[index], self.scores[index], self.classes[index], keypoints, corners, masks)
 
     def placed(self, placement: Placement) -> Detections:
-        """The same on the picture that *placement* put into the input: boxes are in its pixels and end at its borders."""
+        """The same on the image that *placement* put into the input: boxes are in its pixels and end at its borders."""
         keypoints, corners, masks = self.keypoints, self.corners, self.masks
         if keypoints is not None:
             keypoints = np.concatenate([placement.to_picture(keypoints[..., :2]), keypoints[..., 2:]], axis=-1)
@@ -102,7 +102,7 @@ def _inside(boxes: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """Classes of a picture, the most probable first.
+    """Classes of an image, the most probable first.
 
     :ivar classes: int64 [K]
     :ivar scores: float32 [K], probabilities
@@ -143,7 +143,7 @@ class SemanticMap:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text that a recogniser read.
+    """A line of text that a recognizer read.
 
     :ivar score: mean probability of its characters; 0 for an empty line
     """
@@ -161,11 +161,11 @@ class TextLine:
 
 @dataclass(frozen=True, eq=False)
 class TextRegions:
-    """Where a picture has text, from top to bottom.
+    """Where an image has text, from top to bottom.
 
     :ivar corners: float32 [N, 4, 2], from the corner at the top left, clockwise
     :ivar scores: float32 [N]
-    :ivar lines: the text in each region; empty before a recogniser read it
+    :ivar lines: the text in each region; empty before a recognizer read it
     """
 
     corners: Array
@@ -176,7 +176,7 @@ class TextRegions:
         return len(self.scores)
 
     def placed(self, placement: Placement) -> TextRegions:
-        """The same on the picture that *placement* put into the input."""
+        """The same on the image that *placement* put into the input."""
         return replace(self, corners=placement.to_picture(self.corners))
 
     def rows(self, labels: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:

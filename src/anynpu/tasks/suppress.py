@@ -84,7 +84,7 @@ def suppress(boxes: Array, scores: Array, classes: Array, thresholds: Thresholds
 
 
 def corners_of(rotated: Array) -> Array:
-    """Corners [N, 4, 2] of rotated boxes [N, 5]: centre x and y, width, height, angle in radians, clockwise on the screen."""
+    """Corners [N, 4, 2] of rotated boxes [N, 5]: center x and y, width, height, angle in radians, clockwise on the screen."""
     cosine, sine = np.cos(rotated[:, 4]), np.sin(rotated[:, 4])
     across = np.stack([cosine, sine], axis=1) * rotated[:, 2:3] / 2
     down = np.stack([-sine, cosine], axis=1) * rotated[:, 3:4] / 2
@@ -102,7 +102,7 @@ def _covariances(rotated: Array) -> tuple[Array, Array, Array]:
 def rotated_overlap(box: Array, boxes: Array) -> Array:
     """How much one rotated box and each of *boxes* [N, 5] agree, 0 to 1, as normal distributions (probabilistic IoU).
 
-    It is what networks for rotated boxes are trained and judged with; a true intersection of polygons is neither needed nor meant.
+    It is what networks for rotated boxes are trained and evaluated with; a true intersection of polygons is neither needed nor meant.
     """
     a1, b1, c1 = _covariances(box[None].astype(np.float64))
     a2, b2, c2 = _covariances(boxes.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Text: where a picture has it, and what it says (PP-OCR and its like)."""
+"""Text: where an image has it, and what it states (PP-OCR and its like)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def crop_text(picture: Array, corners: Array, height: int) -> Array:
 
 
 def split_line(strip: Array, width: int, fill: int = 127) -> list[tuple[Array, str]]:
-    """*strip* [H, W, C] in pieces of *width*, for a recogniser whose input is no wider; what the last one leaves over is filled.
+    """*strip* [H, W, C] in pieces of *width*, for a recognizer whose input is no wider; what the last one leaves over is filled.
 
     A line that is too long is cut where it has the least ink, which is between words or characters. The text with each piece stands between
     it and the piece before: a space where the gap is as wide as one.
@@ -129,14 +129,14 @@ def split_line(strip: Array, width: int, fill: int = 127) -> list[tuple[Array, s
 
 
 def _run_around(blank: Array, place: int) -> int:
-    """How many neighbours in a row around *place* are blank."""
+    """How many neighbors in a row around *place* are blank."""
     before, after = blank[:place][::-1], blank[place:]
     reach = [int(np.argmin(side)) if not side.all() else len(side) for side in (before, after)]
     return sum(reach)
 
 
 def alphabet_of(characters: Sequence[str], classes: int) -> tuple[str, ...]:
-    """The character of each class of a recogniser: the first is the blank, the last a space where the list has none for it.
+    """The character of each class of a recognizer: the first is the blank, the last a space where the list has none for it.
 
     >>> alphabet_of(["a", "b"], 4)
     ('', 'a', 'b', ' ')
@@ -146,7 +146,7 @@ def alphabet_of(characters: Sequence[str], classes: int) -> tuple[str, ...]:
         listed = (*listed, " ")
     if len(listed) != classes:
         raise ShapeError(
-            f"the network tells {classes} characters apart, the list has {len(characters)}",
+            f"the network distinguishes {classes} characters apart, the list has {len(characters)}",
             hint=f"a list for it has {classes - 1} lines, or {classes - 2} and a space is added",
         )
     return listed
@@ -161,7 +161,8 @@ def read_text(output: Array, alphabet: Sequence[str]) -> TextLine:
     values: Array = np.asarray(output, np.float32).reshape(output.shape[-2:])
     if values.shape[1] != len(alphabet):
         raise ShapeError(
-            f"the network tells {values.shape[1]} characters apart, the alphabet has {len(alphabet)}", hint="check the list"
+            f"the network distinguishes {values.shape[1]} characters apart, the alphabet has {len(alphabet)}",
+            hint="check the list",
         )
     if not is_activated(values):
         values = softmax(values)

@@ -1,7 +1,7 @@
 """The vendors of NPUs: one table each, and what their folders have in common.
 
 * :class:`Vendor`: the table that a vendor fills in; :mod:`anynpu.vendors.registry` finds them.
-* :mod:`anynpu.vendors.devices`: which device to use: what the caller says, what the environment says, what is there.
+* :mod:`anynpu.vendors.devices`: which device to use: what the caller states, what the environment states, what is there.
 * :mod:`anynpu.vendors.libraries`: loading and searching libraries, why a call failed.
 * :mod:`anynpu.vendors.libraries`: backends whose weights other backends use.
 

@@ -1,4 +1,4 @@
-"""Which device to use: what the caller says, what the environment says, what is there.
+"""Which device to use: what the caller states, what the environment states, what is there.
 
 ===================  ==================================================================================
 text                 device
@@ -11,7 +11,7 @@ text                 device
 ``VENDOR:PATH``      the vendor's own library, this file
 ===================  ==================================================================================
 
-A vendor is named as its table says (:class:`anynpu.vendors.Vendor`): ``rknn`` for Rockchip, ``vip`` for Allwinner. Without an argument
+A vendor is named as its table states (:class:`anynpu.vendors.Vendor`): ``rknn`` for Rockchip, ``vip`` for Allwinner. Without an argument
 the variable ``ANYNPU_DEVICE`` decides, then the variables that name a vendor's library (``ANYNPU_RKNN_LIBRARY``, ``ANYNPU_VIP_LIBRARY``),
 then what the machine has. A machine with an NPU never falls silently to the software NPU.
 """

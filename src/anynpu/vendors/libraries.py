@@ -2,7 +2,7 @@
 
 A vendor adds its functions, its codes and its words. Behind such an object is either a file that was loaded (:class:`LoadedLibrary`) or the
 software NPU, which raises a :class:`Refusal` inside and notes it as a :class:`CallFailure`. Which of the two it is makes no difference to
-callers: what only some libraries can do is asked of all, and the base class says no.
+callers: what only some libraries can do is asked of all, and the base class states no.
 
 Who owns what: :class:`OpenLibraries` owns the libraries of one vendor; its lock protects the table and is held while a library is
 opened, so that each is opened once. They stay open until the process ends. A forked child opens its own, and leaves what it inherited
@@ -65,7 +65,7 @@ class CallFailure:
     text: str
     hint: str = ""
     injected: bool = False
-    """Whether it failed by a plan of faults, and not for what the caller did."""
+    """Whether it failed by a fault plan, and not for what the caller did."""
 
     @property
     def status(self) -> int:
@@ -85,11 +85,11 @@ class Library:
 
     @property
     def description(self) -> str:
-        """What a user is told that he runs on."""
+        """Description of the device for users."""
         return type(self).__name__
 
     def words(self, chip: Chip, *details: str) -> str:
-        """What the user of a session is told that it runs on.
+        """Description of the device for users of a session.
 
         :param details: further facts about a real NPU
         """
@@ -99,12 +99,12 @@ class Library:
         return f"software NPU, {chip.name}, {cores}"
 
     def chip_of(self, handle: Any) -> Chip | None:
-        """The chip that the model behind *handle* runs on; None where the library does not say."""
+        """The chip that the model behind *handle* runs on; None where the library does not state."""
         del handle
         return None
 
     def metadata_of(self, handle: Any) -> Mapping[str, str]:
-        """What the model behind *handle* says about itself, besides its text; nothing where the library does not say."""
+        """What the model behind *handle* states about itself, besides its text; nothing where the library does not state."""
         del handle
         return {}
 
@@ -124,7 +124,7 @@ class Library:
         return False
 
     def last_error(self) -> CallFailure | None:
-        """Why the last call that failed in this thread did so; None where the library does not say."""
+        """Why the last call that failed in this thread did so; None where the library does not state."""
         return None
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class SoftwareCalls:
         return self.opening
 
     def code_number(self, code: int | str) -> int:
-        """A code of the interface by its number or name; raises KeyError where there is none."""
+        """A quantized value of the interface by its number or name; raises KeyError where there is none."""
         known = {int(each): each for each in self.codes}
         return int(self.codes[code] if isinstance(code, str) else known[code])
 
@@ -176,7 +176,7 @@ class SoftwareCalls:
         self._failures.report = report
 
     def unwatched(self) -> AbstractContextManager[None]:
-        """A block in which nobody stands around its calls who has to be outermost."""
+        """A block in which its calls have no outermost wrapper."""
         return nullcontext()
 
     def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
@@ -332,7 +332,7 @@ class Meanings:
 
     :ivar codes: their names
     :ivar classes: the errors they become, where that is not :class:`CallFailed`
-    :ivar texts: text and hint of each, for libraries that do not say more
+    :ivar texts: text and hint of each, for libraries that do not state more
     :ivar unknown: the text of all others
     """
 
@@ -360,7 +360,7 @@ class Refusal(Exception, Generic[CodeT]):
 
     :ivar text: what is wrong, with the names and numbers involved
     :ivar hint: what the caller can do about it
-    :ivar injected: by a plan of faults
+    :ivar injected: by a fault plan
     """
 
     def __init__(self, code: CodeT, text: str, hint: str = "", *, injected: bool = False) -> None:
@@ -374,7 +374,7 @@ class Refusal(Exception, Generic[CodeT]):
 class Failures(Generic[CodeT]):
     """Notes why calls of the software NPU failed, the last one for each thread.
 
-    :param code_of: the code that says best what an error says
+    :param code_of: the code that states best what an error states
     :param no_memory: code and hint for Python's own lack of memory
     :param fault: the code for what should not happen
     """
@@ -420,7 +420,7 @@ class Failures(Generic[CodeT]):
 # Backends of sessions whose weights other backends use.
 #
 # Who owns what: a backend owns its root, the first object of the device that holds its weights. The root stays while a backend that
-# borrowed the weights is open; whoever is the last to close destroys it. The lock of :class:`Lender` protects the number of borrowers
+# borrowed the weights is open; the last to close destroys it. The lock of :class:`Lender` protects the number of borrowers
 # and what belongs to it; it is never held during a call.
 
 
@@ -466,7 +466,7 @@ class Lender(Generic[RootT]):
             raise
 
     def _take_root(self) -> bool:
-        """Whether the root is free for a lane, which has it from now on."""
+        """Whether the root is free for a device worker, which has it from now on."""
         with self._lock:
             if self._closing:
                 raise DeviceClosed("the session was closed", hint="open a new one")
@@ -474,7 +474,7 @@ class Lender(Generic[RootT]):
         return first
 
     def is_root(self, part: RootT) -> bool:
-        """Whether *part* is the backend's own, which no lane closes."""
+        """Whether *part* is the backend's own, which no device worker closes."""
         return part is self._root
 
     def lend(self, change: int) -> None:

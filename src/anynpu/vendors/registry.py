@@ -26,7 +26,7 @@ from ..errors import DeviceUnavailable
 from ..program.arithmetic import WeightScales
 from ..tensor import DType
 
-# The table that a vendor fills in. Nothing outside a vendor's folder names the vendor: whoever needs something of it asks this table.
+# The table that a vendor fills in. Nothing outside a vendor's folder names the vendor: other packages ask this table.
 #
 # The vendors of this package fill it in in a module ``table`` of their folder; another distribution does so behind an entry point of the
 # group ``anynpu.vendors`` (see :mod:`anynpu.vendors.registry`). Functions that need more than data are given with :func:`at_first_use`:
@@ -60,7 +60,7 @@ def at_first_use(target: str) -> Callable[..., Any]:
 class Format:
     """How a model holds its numbers.
 
-    :ivar name: what ``Model.dtype`` says
+    :ivar name: what ``Model.dtype`` states
     :ivar words: the same for people
     :ivar codes: type of integer layers
     :ivar weights: how weights share scales
@@ -86,7 +86,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Alias:
-    """Another name of a format, which may ask for weights by channel or for one scale."""
+    """Another name of a format, which may ask for weights per channel or for one scale."""
 
     name: str
     per_channel: bool | None = None
@@ -97,9 +97,9 @@ class FileFormat:
     """A model file that the vendor's own tools write.
 
     :ivar name: of the format, such as ``nb``; ``anynpu.modelfile.identify`` answers with it
-    :ivar toolkit: the tool that writes it, where the file does not say
+    :ivar toolkit: the tool that writes it, where the file does not state
     :ivar recognises: whether a file begins with these 16 bytes, or fewer if it is shorter
-    :ivar read: what the bytes of a file say about themselves, as :class:`anynpu.modelfile.VendorModelInfo`
+    :ivar read: what the bytes of a file state about themselves, as :class:`anynpu.modelfile.VendorModelInfo`
     :ivar version_text: a version of the format for people
     """
 
@@ -115,14 +115,14 @@ class DropIn:
     """How programs that were linked with the vendor's libraries are served.
 
     :ivar bindings: gives ``(ffi, lib)`` of the cffi module with the types and one C function per call
-    :ivar open: makes the library object for a chip; None: each model says for which chip it is
+    :ivar open: makes the library object for a chip; None: each model states for which chip it is
     :ivar failure: what a call returns that Python could not finish
     :ivar code_name: the interface's name of a result
     :ivar libraries: the names of the libraries, each with the chip that it stands for unless something else is said
     :ivar log_variable: the environment variable with the vendor's log level, empty where there is none
     :ivar log_name: what the vendor's messages begin with
     :ivar log_untimed: libraries whose messages carry no time
-    :ivar first_call: the call that a log level for information tells about
+    :ivar first_call: the call that a log level for information reports about
     :ivar tracing: what a recording knows about the calls, as :class:`anynpu.devtools.recording.CallTable`
     :ivar open_device: the library object of a device by its name, a board's own among them
     """
@@ -183,8 +183,8 @@ class Vendor:
     :ivar formats: how its models hold numbers, by name
     :ivar aliases: other names of those formats
     :ivar channel_groups: whether a tensor may have several scales
-    :ivar picture_node: whether a model may begin with a node that takes the bytes of a picture
-    :ivar integer_ends: whether inputs and outputs of a quantised model are codes, even where float layers read or make them
+    :ivar picture_node: whether a model may begin with a node that takes the bytes of an image
+    :ivar integer_ends: whether inputs and outputs of a quantized model are codes, even where float layers read or make them
     :ivar native_buffers: whether a program exchanges tensors in the form that the model declares, with no conversion by the library
     :ivar mark: the four bytes that a compiled model for its chips begins with
     :ivar suffixes: of compiled models
@@ -317,7 +317,7 @@ def get(name: str) -> Vendor:
 
 
 def default() -> Vendor:
-    """The vendor that is assumed where nothing says which."""
+    """The vendor that is assumed where nothing states which."""
     return next(_lazily())
 
 

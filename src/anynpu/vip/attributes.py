@@ -2,7 +2,7 @@
 
 A program holds its tensors as the engine likes them: int8 with channels last. A caller of VIPLite sees them as the vendor's
 compiler leaves them: uint8 with a zero point moved by 128 (``w8a8``), planes one after the other, and dimensions that begin with
-the one whose elements lie side by side. An input with a pre-process node inside the network takes a picture's bytes instead, with
+the one whose elements lie side by side. An input with a pre-process node inside the network takes an image's bytes instead, with
 channels last.
 """
 
@@ -51,7 +51,7 @@ class Attributes:
     """An input or output as queries show it.
 
     :ivar spec: what the caller's bytes are as a tensor
-    :ivar dims: extents, that of neighbours in memory first
+    :ivar dims: sizes, that of neighbors in memory first
     :ivar preprocess: what a pre-process node inside the network does to the bytes; None without such a node
     """
 
@@ -141,7 +141,7 @@ def _visible(model: Model, spec: TensorSpec, chip: Chip) -> TensorSpec:
 
 
 def _one_scale(spec: TensorSpec) -> Quantization:
-    """The interface has room for one scale, and for 16 bits only for one that is a power of two."""
+    """The interface has space for one scale, and for 16 bits only for one that is a power of two."""
     quantization = spec.quantization
     assert quantization is not None
     if isinstance(quantization, Affine) and not quantization.is_per_tensor:

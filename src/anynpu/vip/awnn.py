@@ -4,8 +4,8 @@ The vendor ships this as source that each program compiles in. Here it is a clas
 names, and ``libawnn.so`` for programs in C. Inputs are the network's own bytes, not converted in any way; outputs are converted
 to float32.
 
-Where the vendor's source leaves memory as it finds it, the result is defined here: a tensor without quantisation gives its
-elements as numbers, and bfloat16, integers, booleans and four-bit codes are converted as well.
+Where the vendor's source leaves memory as it finds it, the result is defined here: a tensor without quantization gives its
+elements as numbers, and bfloat16, integers, booleans and four-bit quantized values are converted as well.
 
 >>> awnn_init()                                                                  # doctest: +SKIP
 >>> context = awnn_create("lenet.nb")                                            # doctest: +SKIP
@@ -133,7 +133,7 @@ class Awnn(Closeable):
 
 
 def to_float(codes: Array, info: TensorInfo) -> npt.NDArray[np.float32]:
-    """What libawnn makes of an output: flat float32, by the tensor's quantisation."""
+    """What libawnn makes of an output: flat float32, by the tensor's quantization."""
     spec = info.spec
     if spec.dtype is DType.BOOL:
         return codes.reshape(-1).astype(np.float32)

@@ -1,16 +1,16 @@
 """A session's backend on the VIPLite calls: the vendor's library or the software NPU.
 
-A lane is one network with buffers of its own. Each input is converted once, into the buffer that the NPU reads, and each output
-once, into the array that the user gets. Runs on bound memory set the caller's buffers in the place of the lane's, for that run.
+A device worker is one network with buffers of its own. Each input is converted once, into the buffer that the NPU reads, and each output
+once, into the array that the user gets. Runs on bound memory set the caller's buffers in the place of the device worker's, for that run.
 
-What an array means: values, as for every session. Where the model says what was done to its pictures (mean and std), that is done
-here, unless a node inside the network does it. A ``.nb`` of the vendor's compiler does not say: there uint8 for a uint8 input is
+What an array means: values, as for every session. Where the model states what was done to its images (mean and std), that is done
+here, unless a node inside the network does it. A ``.nb`` of the vendor's compiler does not state: there uint8 for a uint8 input is
 taken as the network's codes.
 
-Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
+Who owns what: the backend owns its first network, which its first device worker uses and which the others are duplicated from; it stays
 while a backend that shares its weights is open (see :mod:`anynpu.vendors.libraries`).
 
-Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
+Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each device worker loads the model again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class VipBackend(Lender[Network]):
         return VipMemory(self.library, Buffer.allocate(self.library, _bytes_info(max(1, nbytes))))
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> VipMemory:
-        """Somebody else's memory. VIPLite takes whole multiples of 64 bytes, from the beginning of a descriptor or from an
+        """Another owner's memory. VIPLite takes whole multiples of 64 bytes, from the beginning of a descriptor or from an
         address."""
         info = _bytes_info(nbytes)
         if not offset and not nbytes % ALIGNMENT:
@@ -320,10 +320,10 @@ class VipLane:
         return self._running and self._library.cancel(self._handle)
 
     def abandon(self) -> None:
-        """Nothing waits for a lane's network: duplicates are made from the backend's first one, which only reads it."""
+        """Nothing waits for a device worker's network: duplicates are made from the backend's first one, which only reads it."""
 
     def close(self) -> None:
-        """Destroy the lane's network and its buffers."""
+        """Destroy the device worker's network and its buffers."""
         if self.backend.is_root(self.network):
             for buffer in (*self._inputs, *self._outputs):
                 buffer.close()

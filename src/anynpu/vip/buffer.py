@@ -83,7 +83,7 @@ class Buffer(Closeable):
 
     @classmethod
     def from_fd(cls, library: VipLibrary, info: TensorInfo, fd: int, size: int | None = None) -> Buffer:
-        """Memory that somebody else allocated and shares by descriptor; its size must be a multiple of 64."""
+        """Memory that another owner allocated and shares by descriptor; its size must be a multiple of 64."""
         params = create_params(info, vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_DMA_BUF)
         whole = round_up(info.nbytes, ALIGNMENT) if size is None else size
         return cls(library, info, "vip_create_buffer_from_fd", params, fd, whole)
@@ -109,7 +109,7 @@ class Buffer(Closeable):
 
     @property
     def size(self) -> int:
-        """In bytes, as the library says."""
+        """In bytes, as the library states."""
         return int(self._library.vip_get_buffer_size(self.handle))
 
     @property

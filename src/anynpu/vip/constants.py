@@ -70,7 +70,7 @@ class vip_buffer_format_e(IntEnum):
 
 
 class vip_buffer_quantize_format_e(IntEnum):
-    """What a code of a tensor stands for."""
+    """What a quantized value of a tensor stands for."""
 
     VIP_BUFFER_QUANTIZE_NONE = 0
     VIP_BUFFER_QUANTIZE_DYNAMIC_FIXED_POINT = 1
@@ -124,7 +124,7 @@ class vip_power_property_e(IntEnum):
 
 
 class vip_query_hardware_property_e(IntEnum):
-    """What ``vip_query_hardware`` tells."""
+    """What ``vip_query_hardware`` reports."""
 
     VIP_QUERY_HW_PROP_CID = 0
     VIP_QUERY_HW_PROP_DEVICE_COUNT = 1
@@ -133,7 +133,7 @@ class vip_query_hardware_property_e(IntEnum):
 
 
 class vip_network_property_e(IntEnum):
-    """What ``vip_query_network`` tells and, from 64 on, ``vip_set_network`` sets."""
+    """What ``vip_query_network`` reports and, from 64 on, ``vip_set_network`` sets."""
 
     VIP_NETWORK_PROP_LAYER_COUNT = 0
     VIP_NETWORK_PROP_INPUT_COUNT = 1
@@ -159,7 +159,7 @@ class vip_network_property_e(IntEnum):
 
 
 class vip_group_property_e(IntEnum):
-    """What ``vip_query_group`` tells and, from 64 on, ``vip_set_group`` sets."""
+    """What ``vip_query_group`` reports and, from 64 on, ``vip_set_group`` sets."""
 
     VIP_GROUP_PROP_PROFILING = 0
     VIP_GROUP_PROP_SET_DEVICE_ID = 64
@@ -169,7 +169,7 @@ class vip_group_property_e(IntEnum):
 
 
 class vip_buffer_property_e(IntEnum):
-    """What ``vip_query_input`` and ``vip_query_output`` tell."""
+    """What ``vip_query_input`` and ``vip_query_output`` report."""
 
     VIP_BUFFER_PROP_QUANT_FORMAT = 0
     VIP_BUFFER_PROP_NUM_OF_DIMENSION = 1

@@ -13,7 +13,7 @@ from .table import VENDOR
 
 
 def diagnose(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at the libraries; says something only where there is something to say."""
+    """Look at the libraries; states something only where there is something to state."""
     named = VENDOR.named_library(environment)
     libraries = [Path(named)] if named else VENDOR.installed_libraries(root)
     if not libraries and (find_npu(root) or ("",))[0] == VENDOR.name:

@@ -1,5 +1,5 @@
-"""What a genuine ``.nb`` says about itself: the fixed header, the tables of inputs, outputs and layers of version 1, and the table of
-tensors of version 2. The rest stays closed."""
+"""What a vendor-compiled ``.nb`` states about itself: the fixed header, the tables of inputs, outputs and layers of version 1,
+and the table of tensors of version 2. The rest stays closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_WITH_SIX_DIMENSIONS = 0x1000B
 _SECOND = 0x20000
 _SECOND_NAME = 0x328
 _SECOND_RECORD = struct.Struct("<8I2I4si64s")
-"""Rank, six extents, type, zero, quantisation, position of the point or scale, zero point, name."""
+"""Rank, six sizes, type, zero, quantization, position of the point or scale, zero point, name."""
 _SECOND_SEARCHED = 1 << 20
 _PICTURE_CHANNELS = (1, 3, 4)
 _LAYER = struct.Struct("<64s3I")
@@ -38,7 +38,7 @@ _QUANTIZATIONS = ("none", "fixed point", "affine")
 
 
 def read(data: memoryview) -> VendorModelInfo:
-    """What a genuine ``.nb`` (NBG) says about itself; of version 2 its target, name, inputs and outputs.
+    """What a vendor-compiled ``.nb`` (NBG) states about itself; of version 2 its target, name, inputs and outputs.
 
     :raises ModelFormatError: it is no ``.nb``, or is damaged
     """
@@ -118,7 +118,7 @@ def _tensors(table: memoryview, entry: int, notes: list[str]) -> tuple[VendorTen
 
 
 def _layout(extents: list[int] | tuple[int, ...]) -> str:
-    """The order of axes that the extents, the fastest first, speak for: a picture of 3 channels begins with them or has them third."""
+    """The order of axes that the sizes, the fastest first, speak for: an image of 3 channels begins with them or has them third."""
     if len(extents) != 4:
         return "plain"
     pixels_last = extents[0] in _PICTURE_CHANNELS and extents[2] not in _PICTURE_CHANNELS

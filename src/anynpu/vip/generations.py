@@ -1,7 +1,7 @@
-"""The generations of the VIPLite software: what each of them has and says.
+"""The generations of the VIPLite software: what each of them has and states.
 
-Three of them share one binary interface and are told apart by the version that the library states. A fourth one has other structs
-under the same names, and is refused before any of them is used.
+Three of them share one binary interface and are distinguished by the version that the library states. A fourth one has other structs
+under the same names, and is rejected before any of them is used.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def generation_of_version(version: int, library: str) -> Generation:
 
 
 def model_target(source: str | os.PathLike[str] | bytes) -> int | None:
-    """The number of the NPU that a file is for; None where it does not say, or is no file for a VIP."""
+    """The number of the NPU that a file is for; None where it does not state, or is no file for a VIP."""
     kind = identify(source)
     if kind is FileKind.NB:
         return vendorfile.read_nb(source).target_id
@@ -168,7 +168,7 @@ def chip_words(chip: Chip) -> str:
 
 
 def check_chip(source: Path, chip: Chip) -> bool:
-    """Raise if *source* cannot run on *chip*; False if the file does not say for which NPU it is."""
+    """Raise if *source* cannot run on *chip*; False if the file does not state for which NPU it is."""
     if chip.vip is None or model_target(source) is None:
         return False
     check_target(source, chip.vip.customer_id)

@@ -24,7 +24,7 @@ from .library import check
 class HardwareInfo:
     """The NPU.
 
-    :ivar customer_id: what a model's header must say
+    :ivar customer_id: what a model's header must state
     :ivar cores: of each device
     """
 
@@ -45,7 +45,7 @@ class NetworkProfile:
 class TensorInfo:
     """The attributes of an input or output.
 
-    :ivar dims: its extents as the interface has them: width, height, channels, batch
+    :ivar dims: its sizes as the interface has them: width, height, channels, batch
     """
 
     index: int
@@ -59,7 +59,7 @@ class TensorInfo:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its extents as numpy has them, which is the order of the ONNX model (for a picture with channels last: N, H, W, C)."""
+        """Its sizes as numpy has them, which is the order of the ONNX model (for an image with channels last: N, H, W, C)."""
         return tuple(reversed(self.dims))
 
     @property
@@ -121,7 +121,7 @@ class TensorInfo:
         )
 
     def decode(self, codes: Array) -> Array:
-        """float32 numbers from what a network wrote; integers and booleans that are not quantised stay what they are."""
+        """float32 numbers from what a network wrote; integers and booleans that are not quantized stay what they are."""
         spec = self.spec
         if spec.quantization is None and not spec.dtype.is_float:
             return np.array(codes.reshape(self.shape))

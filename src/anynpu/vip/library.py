@@ -89,7 +89,7 @@ class VendorLibrary(LoadedLibrary, VipLibrary):
 
     @property
     def description(self) -> str:
-        """What a user is told that he runs on."""
+        """Description of the device for users."""
         return f"{Path(self.path).stem} {self.version >> 16}.{self.version >> 8 & 255}.{self.version & 255}"
 
 
@@ -101,7 +101,7 @@ def _load_helpers(path: Path) -> list[ctypes.CDLL]:
         if helper.is_file():
             try:
                 found.append(ctypes.CDLL(str(helper), mode=os.RTLD_NOW | os.RTLD_GLOBAL))
-            except OSError:  # not the one that is needed; if it is, the library itself says what is missing
+            except OSError:  # not the one that is needed; if it is, the library itself states what is missing
                 continue
     return found
 
@@ -139,10 +139,10 @@ _CLASSES: dict[int, type[AnynpuError]] = {
 
 _TEXTS: dict[int, tuple[str, str]] = {
     vip_status_e.VIP_ERROR_TIMEOUT: ("the NPU did not finish in time", "look at what else uses it"),
-    vip_status_e.VIP_ERROR_IO: ("a file, descriptor or the driver failed", "look at what the kernel says (dmesg)"),
+    vip_status_e.VIP_ERROR_IO: ("a file, descriptor or the driver failed", "read the kernel's messages (dmesg)"),
     vip_status_e.VIP_ERROR_INVALID_ARGUMENTS: ("a parameter does not fit", ""),
     vip_status_e.VIP_ERROR_NOT_SUPPORTED: ("this is not available with this NPU, driver or model", ""),
-    vip_status_e.VIP_ERROR_OUT_OF_RESOURCE: ("the NPU has no room for it", "destroy what is not used"),
+    vip_status_e.VIP_ERROR_OUT_OF_RESOURCE: ("the NPU has no space for it", "destroy what is not used"),
     vip_status_e.VIP_ERROR_OUT_OF_MEMORY: (
         "there is not enough memory for the NPU",
         "destroy networks and buffers that are not used",

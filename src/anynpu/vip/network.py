@@ -257,7 +257,7 @@ class Network(Closeable):
         self._call("vip_wait_network")
 
     def cancel(self) -> None:
-        """``vip_cancel_network``: stop what is on its way; whoever waits for it gets :class:`JobCancelled`."""
+        """``vip_cancel_network``: stop what is on its way; waiting threads get :class:`JobCancelled`."""
         self._call("vip_cancel_network")
 
     def get_outputs(self, *, decode: bool = True) -> list[Array]:
@@ -311,7 +311,7 @@ class Network(Closeable):
     ) -> Network:
         """A network of the same model that shares its weights, for another thread; a *weak* one shares internal memory, too.
 
-        :param model: the file or its bytes once more; refused if it is another network
+        :param model: the file or its bytes once more; rejected if it is another network
         """
         library, result = self.library, ffi.new("vip_network *")
         check(library, "vip_init", library.vip_init(0))
@@ -345,7 +345,7 @@ class Network(Closeable):
         return Buffer.from_array(self.library, info, array)
 
     def buffer_from_fd(self, info: TensorInfo, fd: int, size: int | None = None) -> Buffer:
-        """Memory that somebody else shares by descriptor; its size must be a multiple of 64."""
+        """Memory that another owner shares by descriptor; its size must be a multiple of 64."""
         return Buffer.from_fd(self.library, info, fd, size)
 
     def close(self) -> None:
@@ -404,7 +404,7 @@ _OWN = object()
 
 
 def _duplicated_from(model: str | os.PathLike[str] | bytes | None) -> tuple[Any, int, vip_dup_network_type_e]:
-    """What ``vip_dup_network`` is told about the model."""
+    """What ``vip_dup_network`` receives about the model."""
     kinds = vip_dup_network_type_e
     if model is None:
         return ffi.NULL, 0, kinds.VIP_DUP_FOR_CMD_BY_NETWORK | kinds.VIP_DUP_FROM_NETWORK

@@ -60,7 +60,7 @@ class _Model(Role):
 
 @dataclass
 class _Property(Role):
-    """A value that a call fills or reads, as large as its property says.
+    """A value that a call fills or reads, as large as its property states.
 
     :ivar property: the argument that names it
     :ivar sizes: bytes by property; others have four
@@ -110,7 +110,7 @@ class _OwnMemory(Role):
 
 
 class _DupModel(Role):
-    """The model of ``vip_dup_network``, where its type says that there is one."""
+    """The model of ``vip_dup_network``, where its type states that there is one."""
 
     def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
         kind = int(arguments[2])
@@ -194,7 +194,7 @@ _FIXED_POINT_AND_SCALE = frozenset(
         int(vip_buffer_property_e.VIP_BUFFER_PROP_SIZES_OF_DIMENSION),
     }
 )
-"""Values that a call may leave as they were: those of another quantisation, and dimensions that a tensor does not have."""
+"""Values that a call may leave as they were: those of another quantization, and dimensions that a tensor does not have."""
 _PORT = _Property(2, _OF_BUFFER, True, _FIXED_POINT_AND_SCALE)
 
 _CALLS = {

@@ -4,7 +4,7 @@ What differs from the SDK's tool, each a fault of that tool:
 
 * A ``sample.txt`` with the line ends of Windows, or with blanks at the end of a line, is read.
 * The average over several loops is that of all loops, not the numbers of the first one.
-* Where outputs are named and nothing is compared or saved, because ``-b 0`` is missing, a line says so.
+* Where outputs are named and nothing is compared or saved, because ``-b 0`` is missing, a line reports it.
 * Numbers for a float16 input are rounded to the nearest, not cut.
 * A golden file of another size than the output is a failure, not a comparison of what is there.
 """
@@ -108,7 +108,7 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True)
 class VpmOptions:
-    """What the command line says.
+    """What the command line states.
 
     :ivar bypass: outputs are neither compared nor saved
     :ivar memory: bytes for ``vip_init``, on V85x
@@ -177,7 +177,7 @@ def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | VipLibr
 
 
 def _first_lines(options: VpmOptions, version: int) -> list[str]:
-    """What the tool says about its options; that of VIPLite 2.0 says more."""
+    """What the tool states about its options; that of VIPLite 2.0 states more."""
     if version < 0x00020000:
         return [
             f"loop_count={options.loops}, device_id={options.device}, file_name={options.sample} bypass={int(options.bypass)}"

@@ -30,7 +30,7 @@ TICK = 0.1
 
 
 class Unavailable(Exception):
-    """The source package is not to be had; the text says why."""
+    """The source package is not to be had; the text states why."""
 
 
 def fetch() -> Path:
@@ -52,13 +52,13 @@ def fetch() -> Path:
         try:
             Path(fresh, folder.name).rename(folder)  # complete or not at all
         except OSError:
-            if not folder.is_dir():  # somebody else was faster
+            if not folder.is_dir():  # another owner was faster
                 raise
     return folder
 
 
 def _download(folder: Path, flags: list[str]) -> str:
-    """Have pip put the source package into *folder*; what it says if it does not."""
+    """Have pip put the source package into *folder*; what it states if it does not."""
     # its own source only: of its build tools pip takes wheels, where a CMake would be compiled for an hour
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", NAME, *flags]
     try:

@@ -1,4 +1,4 @@
-/* codes OUTPUT MODEL PICTURES [MODEL PICTURES ...]: the pictures of a file through its model, one run per picture; writes the codes of
+/* codes OUTPUT MODEL Images [MODEL Images ...]: the images of a file through its model, one run per image; writes the codes of
    the first output. */
 #include "support.h"
 

@@ -1,4 +1,4 @@
-/* door MODEL PIXELS NUMBERS: one run on the bytes of a picture in a file; the first output goes to a file as floats. */
+/* door MODEL PIXELS NUMBERS: one run on the bytes of an image in a file; the first output goes to a file as floats. */
 #include "support.h"
 
 int main(int argc, char **argv)

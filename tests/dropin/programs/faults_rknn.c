@@ -1,4 +1,4 @@
-/* Wrong programs with the RKNN calls, and the same ones mended: faults_rknn MODEL wrong|mended CASE... */
+/* Wrong programs with the RKNN calls, and the same ones fixed: faults_rknn MODEL wrong|fixed CASE... */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Wrong programs with the VIPLite calls, and the same ones mended: faults_vip MODEL wrong|mended CASE... */
+/* Wrong programs with the VIPLite calls, and the same ones fixed: faults_vip MODEL wrong|fixed CASE... */
 #include "vip_support.h"
 
 static char *model;

@@ -1,4 +1,4 @@
-// Numbers of 16 bits: every one goes to float and back, and floats round as the table of the caller says.
+// Numbers of 16 bits: every one goes to float and back, and floats round as the table of the caller states.
 #include <cstdio>
 #include <cstring>
 

@@ -1,6 +1,6 @@
 /* A caller that does everything wrong that can be done wrong: misuse FOLDER STEPS SEED. Three threads draw calls at random on contexts and
  * memory that they share, alive, destroyed or never made. Every answer must be a documented code; nothing may hang or end the process. What
- * the library has to read or write (arrays, structs, buffers) is real memory: there the interface leaves no way to refuse. */
+ * the library has to read or write (arrays, structs, buffers) is real memory: there the interface leaves no way to reject. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -49,7 +49,7 @@ static void perf(const char *path)
     OK(rknn_destroy(context));
 }
 
-/* The small runtime: the picture as the NHWC query has it, outputs as float32 or as they are. */
+/* The small runtime: the image as the NHWC query has it, outputs as float32 or as they are. */
 static void mini(const char *path, const char *result, int floats)
 {
     rknn_context context = opened(path, 0);

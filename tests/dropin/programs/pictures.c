@@ -1,4 +1,4 @@
-/* A picture through librga, by address, descriptor and handle, as the vendor's programs do it: in C and in C++. */
+/* An image through librga, by address, descriptor and handle, as the vendor's programs do it: in C and in C++. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

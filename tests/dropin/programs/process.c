@@ -201,7 +201,7 @@ static void fork_after_use(void)
     OK(library.query(context, RKNN_QUERY_IN_OUT_NUM, &count, sizeof count));
     pid_t child = fork();
     CHECK(child >= 0);
-    if (child == 0) /* a context of before the fork is refused in the child */
+    if (child == 0) /* a context of before the fork is rejected in the child */
         _exit(library.query(context, RKNN_QUERY_IN_OUT_NUM, &count, sizeof count) == RKNN_ERR_CTX_INVALID ? 0 : 4);
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -291,7 +291,7 @@ static void *infer_for_ever(void *unused)
     rknn_input input = {.index = 0, .buf = pixels, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
     while (library.inputs_set(context, 1, &input) == 0 && library.run(context, NULL) == 0)
         continue;
-    for (;;) /* refused because the process ends */
+    for (;;) /* rejected because the process ends */
         pause();
 }
 
@@ -324,7 +324,7 @@ static void destroyed_at_exit(void)
     report(infer());
 }
 
-/* No Python: every call says so, and nothing else happens. */
+/* No Python: every call reports it, and nothing else happens. */
 static void unavailable(void)
 {
     load(RTLD_NOW);

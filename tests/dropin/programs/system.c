@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     *(void **)(&destroy) = dlsym(library, "rknn_destroy");
     CHECK(destroy != NULL);
     CHECK_CODE(destroy(1), RKNN_ERR_CTX_INVALID);
-    /* a plain name is looked for where the program says */
+    /* a plain name is looked for where the program states */
     void *plugin = dlopen("libplugin.so", RTLD_NOW);
     CHECK(plugin != NULL);
     print_file("/proc/device-tree/compatible");

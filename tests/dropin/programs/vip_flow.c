@@ -1,4 +1,4 @@
-/* The call flow of the reference: initialise, create, prepare, bind, run again and again, finish, destroy.
+/* The call flow of the reference: initialize, create, prepare, bind, run again and again, finish, destroy.
  * vip_flow MODEL RUNS prints what it finds, and a checksum of each output of each run. */
 #include "vip_support.h"
 

@@ -16,7 +16,7 @@
         } \
     } while (0)
 
-/* Asks for every kind of quantisation into the one struct, as vpm_run does, and decodes by what came last. */
+/* Asks for every kind of quantization into the one struct, as vpm_run does, and decodes by what came last. */
 static void through_the_union(const char *path)
 {
     CHECK(vip_init() == VIP_SUCCESS);

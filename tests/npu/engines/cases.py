@@ -1,8 +1,8 @@
-"""Random small operators whose outputs are centred.
+"""Random small operators whose outputs are centerd.
 
-An output that sits on the limits of its type hides errors: with most codes at -128 or 127 a wrong zero point goes unnoticed. Every
-builder therefore looks at its accumulators first (with the oracle) and chooses multiplier, bias and zero point so that the codes fill
-the middle of the range.
+An output that sits on the limits of its type hides errors: with most quantized values at -128 or 127 a wrong zero point goes
+unnoticed. Every builder therefore looks at its accumulators first (with the oracle) and chooses multiplier, bias and zero point
+so that the quantized values fill the middle of the range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random cases by the chip's integers: the cases of the float rule, with their epilogues turned into :class:`FixedPoint`."""
+"""Random cases by the chip's integers: the cases of rounding mode ``simulator``, with their epilogues turned into :class:`FixedPoint`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def _stage(rng: Rng, epilogue: Epilogue, channels: int) -> FixedPoint:
 
 
 def _with_curve(rng: Rng, stage: FixedPoint, channels: int, unit: float) -> FixedPoint:
-    """The codes spread over about 200 units of the float rule: let those be the range of a function, and its values the range of codes."""
+    """The quantized values spread over about 200 units of rounding mode ``simulator``: let those be the range of a function, and
+    its values the range of quantized values."""
     groups = partition(rng, channels) if channels > 1 and chance(rng, 0.3) else ()
     curves, multipliers, shifts = [], [], []
     for _ in groups or (channels,):

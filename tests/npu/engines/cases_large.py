@@ -1,6 +1,6 @@
 """Random operators with as many channels and pixels as kernels for single instruction sets work on at a time, and some more.
 
-The oracle would take minutes for them: the truth is the reference engine, which the small cases check. Outputs are centred as there, from
+The oracle would take minutes for them: the truth is the reference engine, which the small cases check. Outputs are centerd as there, from
 the sums that the reference engine itself gives in 16 bits.
 """
 

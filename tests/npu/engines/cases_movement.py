@@ -1,4 +1,4 @@
-"""Random cases of the operators that move, look up or convert codes."""
+"""Random cases of the operators that move, look up or convert quantized values."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def dequantize(rng: Rng, dtype: DType) -> Case:
 
 @builder("requantize")
 def requantize(rng: Rng, dtype: DType) -> Case:
-    """Codes to codes of another layout, scale or zero point."""
+    """Quantized values to quantized values of another layout, scale or zero point."""
     shape = tuple(int(rng.integers(2, 6)) for _ in range(4))
     source = image_or_plain(rng, "x", shape, dtype, True)
     target = image_or_plain(rng, "y", shape, dtype, True)

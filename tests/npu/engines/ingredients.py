@@ -1,4 +1,4 @@
-"""What random cases are made of: quantisations, codes, tables, and epilogues that centre the output."""
+"""What random cases are made of: quantizations, quantized values, tables, and epilogues that center the output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def quantization(rng: Rng, dtype: DType, channels: int, *, grouped: bool = False
 
 
 def codes(rng: Rng, shape: Sequence[int], dtype: DType, *, spread: float = 1.0) -> Array:
-    """Codes over the whole range, or a bell of a part of it."""
+    """Quantized values over the whole range, or a bell of a part of it."""
     low, high = dtype.limits
     if spread == 1.0:
         values: Array = rng.integers(low, high + 1, shape)
@@ -88,7 +88,7 @@ def chance(rng: Rng, probability: float) -> bool:
 
 
 def centred_epilogue(rng: Rng, dtype: DType, scaled: Array, *, table: bool = True) -> tuple[Epilogue, Array]:
-    """An epilogue for float64 values *scaled* [pixels, channels], and the gain by channel that its multipliers must have."""
+    """An epilogue for float64 values *scaled* [pixels, channels], and the gain per channel that its multipliers must have."""
     low, high = dtype.limits
     channels = scaled.shape[1]
     slope = None

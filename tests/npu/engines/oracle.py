@@ -114,7 +114,7 @@ def zero_of(spec: TensorSpec, channel: int) -> int:
 
 
 def entry(array: Array, channel: int) -> Any:
-    """An array by channel, or with a single entry that serves all."""
+    """An array per channel, or with a single entry that serves all."""
     return array[channel] if len(array) > 1 else array[0]
 
 
@@ -212,7 +212,7 @@ def _convolution_sums(op: Conv | ConvTranspose, x: Array, spec: TensorSpec, shap
     count, kernel_h, kernel_w, depth = op.weights.shape
     zeros = [zero_of(spec, channel) for channel in range(depth * op.groups)]
     weights = op.weights.tolist()
-    meetings: dict[Index, list[Index]] = {}  # the same for all channels and pictures
+    meetings: dict[Index, list[Index]] = {}  # the same for all channels and images
     for index in indices(shape):
         n, row, column, out = (index[0], 0, *index[1:]) if flat else index
         first = out // (count // op.groups) * depth
@@ -323,7 +323,7 @@ def binary_sum(op: Binary, inputs: Sequence[Array], specs: Sequence[TensorSpec],
 
 
 def window(op: Pool, x: Array, index: Index) -> tuple[list[int], int]:
-    """The codes of a pooling window that are inside the input, and its number of elements inside the padded input."""
+    """The quantized values of a pooling window that are inside the input, and its number of elements inside the padded input."""
     x = x[:, None] if x.ndim == 3 else x
     n, row, column, channel = (index[0], 0, *index[1:]) if len(index) == 3 else index
     codes, padded = [], 0

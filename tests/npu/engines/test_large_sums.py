@@ -23,7 +23,7 @@ def test_the_bytes_of_the_reference(factor: float, ending: str, level: str) -> N
     case = large_sums(factor, ending)
     (wanted,) = reference_result(case)
     engine = NativeEngine(isa=level)
-    # the line beyond the table of a curve that is nearly flat goes too far for a table of codes
+    # the line beyond the table of a curve that is nearly flat goes too far for a table of quantized values
     assert kernel_of(case, engine).startswith("conv" if ending != "Swish" or factor > 3e-5 else "plain")
     (given,) = run_native(case, engine)
     assert np.array_equal(given, wanted)

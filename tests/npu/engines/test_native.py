@@ -30,7 +30,7 @@ LARGE_SEEDS = int(os.environ.get("ANYNPU_ENGINE_CASES", "48"))
 """Cases of each operator; `make soak` asks for more."""
 DTYPES = (DType.INT8, DType.INT16)
 MOVING = {"table", "concat", "slice", "resize nearest", "resize linear", "pool max"}
-"""Operators that pass codes on: how many of them sit on the limits depends on the input."""
+"""Operators that pass quantized values on: how many of them sit on the limits depends on the input."""
 
 
 @pytest.fixture(params=LEVELS)
@@ -160,7 +160,7 @@ def test_a_value_far_beyond_the_range_is_clamped(engine: NativeEngine) -> None:
 
 
 def test_unsigned_codes_run_as_well(engine: NativeEngine) -> None:
-    """C computes with signed codes only; the reference engine takes the rest."""
+    """C computes with signed quantized values only; the reference engine takes the rest."""
     rng = np.random.default_rng(2)
     quantization = Affine.per_tensor(0.1, 100)
     spec = nhwc("x", (1, 4, 4, 3), DType.UINT8, quantization)
@@ -180,7 +180,7 @@ def test_a_broadcast_residual_runs_as_well(engine: NativeEngine) -> None:
 
 
 def test_many_axes(engine: NativeEngine) -> None:
-    """Axes that lie side by side are one; what is left over may exceed what C has room for."""
+    """Axes that lie side by side are one; what is left over may exceed what C has space for."""
     rng = np.random.default_rng(3)
     shape = (2, 1, 2, 2, 2, 2, 2, 3)
     other = (2, 1, 1, 2, 1, 2, 1, 3)
@@ -203,7 +203,7 @@ def test_refuses_arrays_that_are_not_the_tensors() -> None:
 
 @pytest.fixture
 def level_restored() -> Iterator[None]:
-    """What the environment says holds for the process: put it back."""
+    """What the environment states holds for the process: put it back."""
     before = ffi.string(lib.anynpu_level())
     yield
     lib.anynpu_use_level(before)

@@ -115,7 +115,7 @@ def test_forms(depthwise: bool, residual: bool, form: str, engine: NativeEngine,
 
 @pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
 def test_curves_of_scattered_channels(depthwise: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every channel has a curve of its own, but all have one of two functions and one of two ranges of codes."""
+    """Every channel has a curve of its own, but all have one of two functions and one of two ranges of quantized values."""
     channels = 40 if depthwise else 37
     shapes = [CURVES[("Swish", "Sigmoid")[channel // 3 % 2]] for channel in range(channels)]
     curves = tuple(curve_of(shape, shape.half / (200 + 7 * channel)) for channel, shape in enumerate(shapes))
@@ -131,7 +131,8 @@ def test_curves_of_scattered_channels(depthwise: bool, engine: NativeEngine, mon
 @pytest.mark.parametrize("index", [8192, -501, 16500, 0])
 @pytest.mark.parametrize("bits", [15, 19, 22, 24, 26, 28])
 def test_curves_of_sums_of_any_size(bits: int, index: int, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums around a tie between two indices, where codes differ by several from one to the next; float32 does not hold the larger sums."""
+    """Sums around a tie between two indices, where quantized values differ by several from one to the next; float32 does not
+    hold the larger sums."""
     curve = replace(curve_of(CURVES["Swish"], 1.0), multiplier=16384, shift=bits)
     tie = (2 * index + 1) << bits - 15
     value = int(evaluate(curve, np.array([tie]))[0])
@@ -153,7 +154,7 @@ def _every_index(stage: FixedPoint, channels: int) -> Case:
 
 @pytest.mark.parametrize("name", sorted(CURVES))
 def test_codes_of_every_index_of_a_curve(name: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables from flat to so steep that codes are skipped from one index to the next, in tiles of all widths."""
+    """Tables from flat to so steep that quantized values are skipped from one index to the next, in tiles of all widths."""
     unit = replace(curve_of(CURVES[name], 1.0), multiplier=16384, shift=14, offset=0)
     for shift, channels, zero in (
         (15, 8, 0),

@@ -30,7 +30,7 @@ LEVELS = list(available())
 
 
 def arrays_of(program: Program, values: dict[str, Array]) -> dict[str, Array]:
-    """Memory for every tensor that is not inside a stretch of float layers, each at a place of its own: nothing is overwritten later."""
+    """Memory for every tensor that is not inside a segment of float layers, each at a place of its own: nothing is overwritten later."""
     names = {*program.inputs, *program.outputs}
     for layer in program.layers:
         if not isinstance(layer.op, Float):
@@ -104,7 +104,7 @@ def test_bfloat16_in_both_engines(net: str) -> None:
 
 
 def picture(shape: tuple[int, int, int], seed: int) -> Array:
-    """Smooth noise, as a picture has it; text for detection, whose answer is one value everywhere without it."""
+    """Smooth noise, as an image has it; text for detection, whose answer is one value everywhere without it."""
     rng = np.random.default_rng(seed)
     if shape[1:] == (160, 192):
         text = page(seed)[100:260, 60:252].transpose(2, 0, 1)
@@ -133,7 +133,7 @@ def test_every_tensor_of_orientation(real_models: RealModels) -> None:
 
 @functools.cache
 def compiled(path: Path, shape: tuple[int, int, int]) -> Model:
-    """A network for rk3588, once for all tests; of integers alone, whatever the judge would say of random pictures."""
+    """A network for rk3588, once for all tests; of integers alone, whatever the evaluate would state of random images."""
     samples = [{"x": picture(shape, seed)} for seed in range(2)]
     return anynpu.compile(path, "rk3588", dataset=samples, shapes={"x": (1, *shape)}, without=("float16",))
 

@@ -140,7 +140,7 @@ def test_between_may_cancel_before_a_layer() -> None:
 
 
 def test_why_and_where_it_ended() -> None:
-    """The call itself: it says how many layers were run, and it looks at flag and deadline before each."""
+    """The call itself: it states how many layers were run, and it looks at flag and deadline before each."""
     program = chain(3, 4)
     executable = NativeEngine().prepare(program)
     arrays = memory(program)
@@ -163,7 +163,7 @@ def test_why_and_where_it_ended() -> None:
 
 
 def test_float_and_integer_layers_in_turn() -> None:
-    """Float layers run between stretches of integer ones."""
+    """Float layers run between segments of integer ones."""
     rng = np.random.default_rng(4)
     weights = rng.normal(size=(6, 5)).astype(np.float32)
     model = float_model(weights)
@@ -258,7 +258,7 @@ def product_program(m: int, k: int, n: int, batch: int = 2) -> Program:
 
 
 def long_pool(side: int) -> Program:
-    """One layer that would take very long: a window of nearly the whole picture around every pixel."""
+    """One layer that would take very long: a window of nearly the whole image around every pixel."""
     tensors = {name: nhwc(name, (1, side, side, 4), DType.INT8) for name in ("t0", "t1")}
     reach = side // 2 - 1
     op = Pool("max", (2 * reach + 1,) * 2, (1, 1), (reach,) * 4)

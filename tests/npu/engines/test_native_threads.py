@@ -52,7 +52,7 @@ class Threads:
 
     def __init__(self) -> None:
         if not Path("/proc/self/task").is_dir():
-            pytest.skip("only Linux tells which threads a process has")
+            pytest.skip("only Linux reports which threads a process has")
         self._before = self._all()
 
     def _all(self) -> set[int]:

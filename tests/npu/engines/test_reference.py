@@ -50,7 +50,7 @@ def test_equals_the_oracle(operator: str, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.value)
 @pytest.mark.parametrize("operator", sorted(BUILDERS))
 def test_outputs_are_off_the_rails(operator: str, dtype: DType) -> None:
-    """Codes at the limits of their type would hide errors from all tests here."""
+    """Quantized values at the limits of their type would hide errors from all tests here."""
     low, high = dtype.limits
     on_rails = total = 0
     for seed in range(SEEDS):
@@ -153,7 +153,7 @@ def test_convert_saturates() -> None:
 
 
 def test_groups_along_another_axis_are_another_quantization() -> None:
-    """The channels of a plain tensor are its last axis, those of an image its second: equal groups do not mean equal codes."""
+    """The channels of a plain tensor are its last axis, those of an image its second: equal groups do not mean equal quantized values."""
     groups = Affine((0.5, 0.25), (3, -7), (1, 3))
     source = TensorSpec("x", (2, 4, 3, 4), DType.INT8, Layout.NHWC, groups)
     target = TensorSpec("y", (2, 4, 3, 4), DType.INT8, Layout.PLAIN, groups)

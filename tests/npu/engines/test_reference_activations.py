@@ -1,4 +1,4 @@
-"""Activations and changes of scale as tables: the codes that the engine gives are the rounded values of the function."""
+"""Activations and changes of scale as tables: the quantized values that the engine gives are the rounded values of the function."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[float], float],
 
 
 def wanted_code(value: float, target: Affine, dtype: DType) -> set[int]:
-    """The code of a value; both neighbours where the value is so near to a tie that the last bit of the function decides."""
+    """The code of a value; both neighbors where the value is so near to a tie that the last bit of the function decides."""
     low, high = dtype.limits
     steps = value / target.scale
     near = {round(steps), round(steps - 1e-7), round(steps + 1e-7)}

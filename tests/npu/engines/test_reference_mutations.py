@@ -39,5 +39,5 @@ def test_small_errors_are_noticed() -> None:
 
 def _share(made: Counter[tuple[str, str]], noticed: Counter[tuple[str, str]], operator: str | None, name: str | None) -> float:
     keys = [key for key in made if operator in (None, key[0]) and name in (None, key[1])]
-    assert sum(made[key] for key in keys) >= 8, f"too few errors of {operator or name} to tell"
+    assert sum(made[key] for key in keys) >= 8, f"too few errors of {operator or name} to report"
     return sum(noticed[key] for key in keys) / sum(made[key] for key in keys)

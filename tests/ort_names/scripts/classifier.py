@@ -1,4 +1,4 @@
-"""Classify a picture: normalise it, run the network, take the best five."""
+"""Classify an image: normalize it, run the network, take the best five."""
 
 import sys
 

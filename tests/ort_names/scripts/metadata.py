@@ -1,4 +1,4 @@
-"""Print what a model says about itself."""
+"""Print what a model states about itself."""
 
 import sys
 

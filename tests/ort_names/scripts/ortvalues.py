@@ -1,4 +1,4 @@
-"""Values: what they say of themselves, changed in place, as inputs and outputs, and through DLPack."""
+"""Values: what they state of themselves, changed in place, as inputs and outputs, and through DLPack."""
 
 import sys
 

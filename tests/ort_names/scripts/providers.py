@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import onnxruntime as ort
 
-warnings.simplefilter("ignore")  # either package has something to say about a GPU that is not there
+warnings.simplefilter("ignore")  # either package has something to state about a GPU that is not there
 available = ort.get_available_providers()
 assert set(available) <= set(ort.get_all_providers())
 assert isinstance(ort.get_device(), str)

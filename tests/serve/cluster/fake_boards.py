@@ -1,6 +1,6 @@
-"""Boards without Ray and without sessions: the real :class:`Board` and the real balance, on models that take as long as they are told.
+"""Boards without Ray and without sessions: the real :class:`Board` and the real balance, on models that take as long as they receive.
 
-A :class:`FakePool` holds the boards, as Ray does for all fronts; each front reaches them through a :class:`FakeHandle` of its own, and
+A :class:`FakePool` holds the boards, as Ray does for all gateways; each gateway reaches them through a :class:`FakeHandle` of its own, and
 counts what it has sent itself. Everything happens in virtual time.
 """
 
@@ -192,7 +192,7 @@ class FakePool:
             task.cancel()
 
     async def replace(self, name: str) -> None:
-        """What a platform does for one board when an application changes: no new requests, finish the old ones, start anew."""
+        """What a platform does for one board when an application changes: no new requests, finish the old ones, start again."""
         place = self._take_away(name)
         while place.tasks:
             await asyncio.wait(set(place.tasks))
@@ -212,7 +212,7 @@ class FakePool:
 
 
 class FakeHandle:
-    """How one front reaches a pool. Boards with equal work are taken in the order in which they joined."""
+    """How one gateway reaches a pool. Boards with equal work are taken in the order in which they joined."""
 
     def __init__(self, pool: FakePool) -> None:
         self.name = pool.name
@@ -245,14 +245,14 @@ class FakeHandle:
 
 
 async def pool_of(*names: str, files: dict[str, float] | None = None, name: str = "boards", **given: Any) -> FakePool:
-    """A pool with boards that have the model ``net``, which answers 2, unless *files* says otherwise."""
+    """A pool with boards that have the model ``net``, which answers 2, unless *files* states otherwise."""
     pool = FakePool(name, {"net": 2.0} if files is None else files, **given)
     await pool.join(*names)
     return pool
 
 
 async def front_of(*pools: FakePool, wall: int = 0, **options: Any) -> ClusterModels:
-    """A front that has asked its boards what they have. It asks again when the test calls :func:`later`, or after ``load_all``."""
+    """A gateway that has asked its boards what they have. It asks again when the test calls :func:`later`, or after ``load_all``."""
     made = [BoardPool(FakeHandle(pool)) for pool in pools]
     models = ClusterModels(made, ServeOptions(**{"max_wait_ms": 1e6, **options}), lambda: wall)
     await models.refresh()
@@ -260,7 +260,7 @@ async def front_of(*pools: FakePool, wall: int = 0, **options: Any) -> ClusterMo
 
 
 async def later(models: ClusterModels) -> None:
-    """The front asks its boards again."""
+    """The gateway asks its boards again."""
     await asyncio.sleep(1.0)
     await models.refresh()
 
@@ -271,7 +271,7 @@ def ask(model: str = "net", timeout: float | None = None) -> InferRequest:
 
 
 async def answer(models: ClusterModels, model: str = "net", timeout: float | None = None) -> float:
-    """What a front answers to one request."""
+    """What a gateway answers to one request."""
     return float((await models.get(model).infer(ask(model, timeout))).outputs["y"])
 
 

@@ -1,4 +1,4 @@
-"""One board: its sessions behind a front, its health, and what it says to the front."""
+"""One board: its sessions behind a gateway, its health, and what it states to the front."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_every_replacement_is_a_generation_that_no_front_has_used() -> None:
     for _ in range(3):
         engine.update()
         generations.append(platform.deployed["anynpu-boards"].generation)
-    assert generations[0] >= 1000  # a front that started earlier had a smaller clock
+    assert generations[0] >= 1000  # a gateway that started earlier had a smaller clock
     assert generations == sorted(set(generations))
 
 

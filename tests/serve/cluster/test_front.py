@@ -1,4 +1,4 @@
-"""A front and its boards, one behaviour per test: where requests go, what they survive, and what the boards are told. Without Ray."""
+"""A gateway and its boards, one behavior per test: where requests go, what they survive, and what the boards receive. Without Ray."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_requests_are_counted_at_the_front_and_runs_on_the_boards() -> Non
 async def test_a_board_that_refuses_passes_its_request_on() -> None:
     pool = await pool_of("a", "b", max_queue=1)
     mine, other = await front_of(pool), await front_of(pool)
-    elsewhere = submit(other, 3)  # board a has two of them, which this front does not know of
+    elsewhere = submit(other, 3)  # board a has two of them, which this gateway does not know of
     await settle()
     assert await answer(mine) == 2.0
     await asyncio.gather(*elsewhere)
@@ -150,7 +150,7 @@ async def test_without_boards_the_front_is_not_ready_and_refuses_before_it_reads
 
 
 async def never_read(model: Model) -> InferRequest:
-    raise AssertionError("the body of a request that is refused was read")
+    raise AssertionError("the body of a request that is rejected was read")
 
 
 @in_virtual_time
@@ -220,7 +220,7 @@ async def test_each_pool_serves_its_own_models_and_both_what_both_have() -> None
 async def test_a_board_that_joins_takes_part() -> None:
     pool = await pool_of("a")
     models = await front_of(pool)
-    await models.load_all()  # from now on it asks by itself
+    await models.load_all()  # from now on it asks on its own
     await pool.join("b")
     await asyncio.sleep(2.0)
     assert models.get("net").details.description == "2 boards: fake NPU"
@@ -243,7 +243,7 @@ async def test_a_board_that_comes_back_takes_part_again() -> None:
 
 
 class Clients:
-    """Clients without a pause, each with one request at a time, until they are told to stop."""
+    """Clients without a pause, each with one request at a time, until they receive to stop."""
 
     def __init__(self, models: ClusterModels, count: int) -> None:
         self.answers: list[float] = []
@@ -256,7 +256,7 @@ class Clients:
             self.answers.append(await answer(self._models))
 
     async def stop(self) -> list[float]:
-        """All answers; raises what a client was told instead of an answer."""
+        """All answers; raises what a client received instead of an answer."""
         self._going = False
         await asyncio.gather(*self._tasks)
         return self.answers
@@ -315,7 +315,7 @@ async def test_a_board_that_never_answers_costs_no_more_than_the_deadline() -> N
     models = await front_of(pool, timeout=20.0)
     with pytest.raises(DeviceTimeout, match="did not finish within 20 s"):
         await answer(models)
-    assert now() == pytest.approx(21.0)  # a second for the board to say it itself
+    assert now() == pytest.approx(21.0)  # a second for the board to state it itself
     await settle()
     assert (pool.places["a"].model().counts.cancelled, pool.places["a"].model().running) == (1, 0)
 

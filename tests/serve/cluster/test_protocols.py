@@ -1,4 +1,4 @@
-"""Both protocols through a front whose boards are in this process: a client sees one server. Without Ray."""
+"""Both protocols through a gateway whose boards are in this process: a client sees one server. Without Ray."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..conftest import exchange, infer_body
 
 
 class LocalBoards:
-    """Boards with real sessions on fake devices, in the event loop of the front."""
+    """Boards with real sessions on fake devices, in the event loop of the gateway."""
 
     name = "boards"
 
@@ -57,7 +57,7 @@ class LocalBoards:
 
 
 class LocalModels(ClusterModels):
-    """Starts and ends the boards with the front."""
+    """Starts and ends the boards with the gateway."""
 
     def __init__(self, boards: LocalBoards, options: ServeOptions) -> None:
         super().__init__([BoardPool(boards)], options)

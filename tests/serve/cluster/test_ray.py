@@ -1,4 +1,4 @@
-"""What is Ray's: real virtual boards on this machine, one behaviour per test. What is ours is tested without Ray, in the other files.
+"""What is Ray's: real virtual boards on this machine, one behavior per test. What is ours is tested without Ray, in the other files.
 
 All tests share one cluster, because starting Ray takes longer than they do: two boards in the pool ``large``, one in the pool ``small``.
 Each test finds it whole and leaves it whole, in any order.
@@ -103,7 +103,7 @@ def speed_for(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Boards, their front, and a model file that tests may change."""
+    """Boards, their gateway, and a model file that tests may change."""
 
     boards: VirtualBoards
     server: ClusterServer
@@ -134,7 +134,7 @@ class Cluster:
         return {core["label"].partition("/")[0]: core["jobs"] for core in self.status(model)["cores"]}
 
     def board_count(self, model: str = "net") -> int:
-        """Boards that have a model, as the front tells it."""
+        """Boards that have a model, as the gateway reports it."""
         return int(self.status(model)["device"].partition(" ")[0])
 
     def ask_until_every_board_has_run(self, model: str, boards: int) -> set[float]:
@@ -299,7 +299,7 @@ def test_a_node_that_does_not_come_up_is_started_again_elsewhere(caplog: pytest.
         def add_node(self, node_ip_address: str, **_: object) -> object:
             self.addresses.append(node_ip_address)
             if len(self.addresses) <= self.ends:
-                raise Exception("timed out during startup")  # as Ray says it
+                raise Exception("timed out during startup")  # as Ray states it
             return object()
 
     boards = VirtualBoards(8)
@@ -327,7 +327,7 @@ def test_a_head_that_does_not_come_up_is_started_again_and_leaves_nobody(monkeyp
             if not left:
                 with Path(boards.folder, "log").open("w") as log:
                     left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], stdout=log))
-                raise Exception("timed out during startup")  # as Ray says it
+                raise Exception("timed out during startup")  # as Ray states it
 
         def shutdown(self) -> None:
             pass

@@ -38,7 +38,7 @@ REQUEST = InferRequest("net", "", "", {}, [])
 
 
 class ScriptedBoards:
-    """Replies as it is told, one reply after the other; notes whom it was to avoid and how long it had."""
+    """Replies as it receives, one reply after the other; notes whom it was to avoid and how long it had."""
 
     def __init__(self, name: str, *replies: Reply | Behaviour) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class ScriptedBoards:
         return reply
 
     async def tell(self, method: str, *arguments: Any, timeout: float) -> list[Any]:
-        raise AssertionError("routing tells nobody anything")
+        raise AssertionError("routing reports nobody anything")
 
 
 def pool(boards: ScriptedBoards, *names: str) -> BoardPool:

@@ -1,8 +1,8 @@
 """Two sides, layer by layer: each layer as a part of the network so far, and alone on the other side's values.
 
-The two views answer two questions. *So far* says how wrong a tensor is where it stands, with all that went wrong before it. *Alone* says
-what a layer adds: it gets the right values (quantised as it takes them), so what is wrong with its result is its own. The first layer that
-fails alone is where the two sides part; where none fails alone, errors have piled up.
+The two views answer two questions. *So far* states how wrong a tensor is where it stands, with all that went wrong before it.
+*Alone* states what a layer adds: it gets the right values (quantized as it takes them), so what is wrong with its result is its
+own. The first layer that fails alone is where the two sides part; where none fails alone, errors have piled up.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def dataset_samples(source: Path, inputs: Sequence[InputSpec], limit: int | None
 
 
 def random_samples(inputs: Sequence[InputSpec], count: int, seed: int) -> Iterator[Sample]:
-    """Random inputs over the range that each input takes: pixels where it has mean and std, the range of its codes where it is
-    quantised, else normally distributed numbers; zeros and ones for whole numbers."""
+    """Random inputs over the range that each input takes: pixels where it has mean and std, the range of its quantized values where it is
+    quantized, else normally distributed numbers; zeros and ones for integers."""
     random = np.random.default_rng(seed)
     for _ in range(count):
         sample = {}
@@ -47,7 +47,7 @@ def random_samples(inputs: Sequence[InputSpec], count: int, seed: int) -> Iterat
 
 
 _CODES_FOR_A_SCALE = 16
-"""A tensor that uses fewer codes is too coarse to tell whether its scale is right."""
+"""A tensor that uses fewer quantized values is too coarse to show whether its scale is right."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class LayerComparison:
     :ivar index: number of the layer in its model, -1 for an input
     :ivar so_far: within the network
     :ivar alone: fed with the other side's values; None where they are not known
-    :ivar codes: of the side that is judged, None where it is not quantised
-    :ivar must_equal: both sides compute it from the same codes to the same codes
-    :ivar step: what one code more means, the smallest of its groups; 0 where it is not quantised
+    :ivar codes: of the side that is evaluated, None where it is not quantized
+    :ivar must_equal: both sides compute it from the same quantized values to the same quantized values
+    :ivar step: what one code more means, the smallest of its groups; 0 where it is not quantized
     """
 
     index: int
@@ -89,7 +89,7 @@ class LayerComparison:
     step: float = 0.0
 
     def fails_alone(self, limits: Limits) -> str:
-        """Why the layer by itself counts as wrong; empty where it does not."""
+        """Why the layer on its own counts as wrong; empty where it does not."""
         alone = self.alone
         if alone is None:
             return ""
@@ -107,7 +107,7 @@ class LayerComparison:
 class Divergence:
     """Where the two sides part.
 
-    :ivar alone: whether the layer is wrong by itself; else errors of several layers have piled up there
+    :ivar alone: whether the layer is wrong on its own; else errors of several layers have piled up there
     """
 
     layer: LayerComparison
@@ -120,7 +120,7 @@ class Comparison:
     """Two sides, compared.
 
     :ivar a: what is right
-    :ivar b: what is judged
+    :ivar b: what is evaluated
     :ivar layers: every tensor that both have, in the order in which *b* makes them
     :ivar outputs: names of the network's outputs
     """
@@ -143,7 +143,7 @@ class Comparison:
 
     @property
     def first_diverging(self) -> Divergence | None:
-        """The first layer that is wrong by itself; where none is, the first at which the error has grown too large."""
+        """The first layer that is wrong on its own; where none is, the first at which the error has grown too large."""
         for entry in self.layers:
             reason = entry.fails_alone(self.limits)
             if reason:
@@ -224,7 +224,7 @@ def compare(
     total: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Judge *b* by *a* on some samples.
+    """Evaluate *b* by *a* on some samples.
 
     :param alone: also run every layer alone
     :param total: number of samples, for *progress*, which is called with (stage, done, total)
@@ -288,10 +288,10 @@ _SCOPES = ("outputs", "layers", "alone")
 
 @dataclass(frozen=True)
 class Threshold:
-    """A limit for one figure.
+    """A limit for one number.
 
     :ivar scope: ``outputs`` of the network, all ``layers`` of the network so far, or each layer ``alone``
-    :ivar figure: cosine, worst-cosine, snr, error, scale (its deviation from 1), codes, rails or clipped
+    :ivar figure: cosine, worst-cosine, snr, error, scale (its deviation from 1), quantized values, saturation or clipped
     :ivar below: whether smaller values miss it; else larger ones do
     """
 
@@ -335,7 +335,7 @@ def parse_threshold(text: str, *, below: bool) -> Threshold:
     if not equals or math.isnan(value) or (dot and scope not in _SCOPES) or figure not in (*_FIGURES, *_CODES):
         raise ParameterError(
             f"{text!r} is no threshold",
-            hint=f"write [SCOPE.]FIGURE=NUMBER, such as cosine=0.99 or alone.snr=20; scopes: {', '.join(_SCOPES)}; "
-            f"figures: {', '.join((*_FIGURES, *_CODES))}",
+            hint=f"write [SCOPE.]METRIC=NUMBER, such as cosine=0.99 or alone.snr=20; scopes: {', '.join(_SCOPES)}; "
+            f"numbers: {', '.join((*_FIGURES, *_CODES))}",
         )
     return Threshold(scope or "outputs", figure, value, below)

@@ -1,7 +1,7 @@
 """How two tensors differ, in numbers that are gathered sample by sample.
 
 Everything is a sum, an extreme or a count, so a comparison holds no more than one sample's tensors at a time. ``a`` is what is right,
-``b`` is what is judged.
+``b`` is what is evaluated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Figures:
     :ivar error: largest difference of two elements
     :ivar scale: slope of the straight line that leads from a to b, without what is clipped; 1.02 where b is 2 % too large, 1 where a
         does not vary
-    :ivar scale_uncertainty: standard error of the scale: large where there are few elements, or few codes
+    :ivar scale_uncertainty: standard error of the scale: large where there are few elements, or few quantized values
     :ivar differing: share of elements that are not equal
     """
 
@@ -114,7 +114,7 @@ class Difference:
         return not self._count
 
     def figures(self) -> Figures:
-        """The figures of all samples together."""
+        """The numbers of all samples together."""
         scale, uncertainty = self._slope()
         broken = math.isinf(self._noise)
         return Figures(
@@ -162,12 +162,12 @@ def _decibels(signal: float, noise: float) -> float:
 
 @dataclass(frozen=True)
 class CodesUsed:
-    """What a quantised tensor makes of its codes.
+    """What a quantized tensor makes of its quantized values.
 
-    :ivar used: different codes that occur
-    :ivar available: codes that there are
-    :ivar rails: share of the elements at the smallest or largest code. A rail that stands for zero, as below a ReLU, does not count
-    :ivar clipped: share of the elements whose right value is beyond what the codes can stand for
+    :ivar used: different quantized values that occur
+    :ivar available: quantized values that there are
+    :ivar rails: share of the elements at the smallest or largest code. A limit that stands for zero, as below a ReLU, does not count
+    :ivar clipped: share of the elements whose right value is beyond what the quantized values can stand for
     """
 
     used: int
@@ -177,7 +177,7 @@ class CodesUsed:
 
 
 class CodeCount:
-    """Gathers :class:`CodesUsed` of one quantised tensor, all its groups of channels together."""
+    """Gathers :class:`CodesUsed` of one quantized tensor, all its groups of channels together."""
 
     def __init__(self, spec: TensorSpec) -> None:
         assert spec.quantization is not None
@@ -195,12 +195,12 @@ class CodeCount:
         self._shape = spec.shape
 
     def beyond(self, values: Array) -> Array:
-        """Which elements of a tensor, in the order of the ONNX model, the codes cannot stand for."""
+        """Which elements of a tensor, in the order of the ONNX model, the quantized values cannot stand for."""
         shaped = values.reshape(self._shape)
         return ((shaped < self._low) | (shaped > self._high)).reshape(values.shape)
 
     def add(self, codes: Array, clipped: Array) -> None:
-        """Another sample: the codes, and which elements are clipped."""
+        """Another sample: the quantized values, and which elements are clipped."""
         shifted = codes.reshape(-1).astype(np.int64) - self._first
         self._counts += np.bincount(shifted, minlength=len(self._counts))
         self._clipped += int(np.count_nonzero(clipped))
@@ -236,7 +236,7 @@ class Histograms:
             self.counts[row] += self._count(value)
 
     def _widen(self, low: float, high: float) -> None:
-        """Make room for values from *low* to *high*; what was counted moves to the bin that its own bin's centre is in."""
+        """Make space for values from *low* to *high*; what was counted moves to the bin that its own bin's center is in."""
         if self.low <= low and high <= self.high:
             return
         centres = self.low + (np.arange(BINS) + 0.5) * ((self.high - self.low) / BINS) if self.counts.any() else None

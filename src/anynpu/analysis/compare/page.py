@@ -25,7 +25,7 @@ from .layers import Comparison, LayerComparison
 from .metrics import ChannelRanges, Histograms
 from .report import sentences
 
-# The pictures of a comparison, as SVG.
+# The images of a comparison, as SVG.
 
 
 COLOUR_A, COLOUR_B, COLOUR_ALONE = "#3d6fb4", "#e09f3e", "#0f8b8d"
@@ -117,7 +117,7 @@ def range_chart(ranges: ChannelRanges) -> str:
     channels = ranges.limits.shape[2]
     if not np.isfinite(ranges.limits).all():
         return svg(
-            _SMALL_HEIGHT, ['<text x="60" y="90">not all values are finite</text>'], "ranges by channel", width=_SMALL_WIDTH
+            _SMALL_HEIGHT, ['<text x="60" y="90">not all values are finite</text>'], "ranges per channel", width=_SMALL_WIDTH
         )
     low = min(0.0, float(ranges.limits[:, 0].min()))
     high = max(0.0, float(ranges.limits[:, 1].max()))
@@ -146,7 +146,7 @@ def range_chart(ranges: ChannelRanges) -> str:
     parts.append(f'<text x="{_SMALL_LEFT}" y="{_SMALL_HEIGHT - 18}">0</text>')
     parts.append(f'<text x="{_SMALL_WIDTH - _SMALL_RIGHT}" y="{_SMALL_HEIGHT - 18}" text-anchor="end">{channels - 1}</text>')
     parts.append(f'<text x="{_SMALL_LEFT + room / 2:.1f}" y="{_SMALL_HEIGHT - 4}" text-anchor="middle">channel</text>')
-    return svg(_SMALL_HEIGHT, parts, "ranges by channel", width=_SMALL_WIDTH)
+    return svg(_SMALL_HEIGHT, parts, "ranges per channel", width=_SMALL_WIDTH)
 
 
 def _title(entry: LayerComparison) -> str:
@@ -168,7 +168,7 @@ _MAX_PICTURES = 16
 def comparison_page(comparison: Comparison, *, pictures: int = _MAX_PICTURES) -> str:
     """The page, as HTML.
 
-    :param pictures: layers that get pictures: the diverging one, the outputs, and the worst
+    :param pictures: layers that get images: the diverging one, the outputs, and the worst
     """
     outputs = comparison.output_layers
     figures = [
@@ -183,7 +183,7 @@ def comparison_page(comparison: Comparison, *, pictures: int = _MAX_PICTURES) ->
     body = f"""<h1>{escape(comparison.b)}</h1>
 <p class="sub">compared with {escape(comparison.a)}</p>
 {figure_boxes(figures)}
-<h2>What to know</h2>
+<h2>Notes</h2>
 <ul class="advice">{known}</ul>
 <h2>Signal to noise, layer by layer</h2>
 {legend([(COLOUR_B, "the network so far"), (COLOUR_ALONE, "the layer alone")])}
@@ -199,7 +199,7 @@ def comparison_page(comparison: Comparison, *, pictures: int = _MAX_PICTURES) ->
 
 
 def _chosen(comparison: Comparison, most: int) -> list[LayerComparison]:
-    """Layers worth a picture: the diverging one, then the others in the order of execution."""
+    """Layers worth an image: the diverging one, then the others in the order of execution."""
     found = comparison.first_diverging
     first = [found.layer] if found is not None else []
     ranked = dict.fromkeys(id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(len(comparison.layers))])

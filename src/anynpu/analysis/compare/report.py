@@ -14,7 +14,7 @@ _CLIPPED = 0.01
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What the figures mean, the most important first."""
+    """What the numbers mean, the most important first."""
     text = [_outputs(comparison)]
     found = comparison.first_diverging
     unknown = comparison.not_comparable
@@ -29,7 +29,7 @@ def sentences(comparison: Comparison) -> list[str]:
         text.append(f"First diverging layer: {_name(found.layer)}; {found.reason}.")
     else:
         text.append(
-            f"No layer is wrong by itself, errors pile up. First layer below {comparison.limits.cosine:g}: "
+            f"No single layer is wrong; errors accumulate. First layer below {comparison.limits.cosine:g}: "
             f"{_name(found.layer)}; {found.reason}."
         )
     if unknown == len(comparison.layers):
@@ -72,7 +72,7 @@ def _not_comparable(comparison: Comparison) -> str:
 
 
 def steps_apart(figures: Figures, step: float) -> int:
-    """The largest difference in codes."""
+    """The largest difference in quantized values."""
     return round(figures.error / step) if step and math.isfinite(figures.error) else 0
 
 

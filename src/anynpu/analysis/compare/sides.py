@@ -1,8 +1,8 @@
 """What a comparison asks of its two sides.
 
-A :class:`Subject` runs samples and tells the values of its tensors, by the names that they have in the ONNX model and in its order of
-axes. The side that is judged is also asked for its *units*: what it executes step by step, each of which can be run alone on values of the
-other side.
+A :class:`Subject` runs samples and reports the values of its tensors, by the names that they have in the ONNX model and in its order of
+axes. The side that is evaluated is also asked for its *units*: what it executes step by step, each of which can be run alone on
+values of the other side.
 
 A subject keeps the tensors of its last run, so one thread at a time uses it; there is no lock in it.
 """
@@ -71,7 +71,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Unit:
-    """One step of the side that is judged.
+    """One step of the side that is evaluated.
 
     :ivar index: number of the layer, -1 for an input
     :ivar tensors: what it makes, by the names of the ONNX model
@@ -89,7 +89,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a unit made of one sample: values by tensor and, where they are quantised, their codes."""
+    """What a unit made of one sample: values by tensor and, where they are quantized, their quantized values."""
 
     values: Mapping[str, Array]
     codes: Mapping[str, Array] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Subject(Protocol):
 
     @property
     def tensors(self) -> AbstractSet[str]:
-        """Names of all tensors whose values it can tell."""
+        """Names of all tensors whose values it can report."""
         ...
 
     def watch(self, names: AbstractSet[str]) -> None:
@@ -119,7 +119,7 @@ class Subject(Protocol):
         ...
 
     def units(self) -> Sequence[Unit]:
-        """The steps, in the order of execution, as far as they make tensors that are watched."""
+        """The steps, in the order of execution, where they make tensors that are watched."""
         ...
 
     def run(self, sample: Sample) -> Mapping[str, Array]:
@@ -135,12 +135,13 @@ class Subject(Protocol):
         ...
 
     def same_arithmetic(self, unit: Unit, other: Subject) -> bool:
-        """Whether the other side computes these tensors from the same codes to the same codes, so that nothing may differ."""
+        """Whether the other side computes these tensors from the same quantized values to the same quantized values, so that
+        nothing may differ."""
         ...
 
 
 def check_interfaces(a: Subject, b: Subject) -> None:
-    """Refuse two sides that do not take and give the same tensors."""
+    """Reject two sides that do not take and give the same tensors."""
     sides = (
         (a.title, {entry.name: entry.shape for entry in a.inputs}),
         (b.title, {entry.name: entry.shape for entry in b.inputs}),
@@ -504,10 +505,10 @@ class CompiledSubject:
 
 
 def _with_wide_floats(program: Program) -> Program:
-    """The same program, of which every layer can be executed by itself.
+    """The same program, of which every layer can be executed on its own.
 
-    What passes between the layers of a stretch is float32, as it is where the stretch is executed as one: nothing is rounded that was not
-    rounded before. A tensor that also leaves the stretch has both forms.
+    What passes between the layers of a segment is float32, as it is where the segment is executed as one: nothing is rounded that was not
+    rounded before. A tensor that also leaves the segment has both forms.
     """
     tensors, layers = dict(program.tensors), list(program.layers)
     for stretch in program.float_stretches():
@@ -674,7 +675,7 @@ def _ratio(multiplier: Array, shift: Array) -> Array:
 
 
 def _epilogue(stage: FixedPoint, factor: Array) -> Epilogue:
-    """The end of a layer with real numbers for its integers; *factor* leads from the scaled sum to codes."""
+    """The end of a layer with real numbers for its integers; *factor* leads from the scaled sum to quantized values."""
     clamp = None
     if stage.bounds is not None:
         codes = np.rint(stage.bounds * factor) + stage.zero_point
@@ -693,7 +694,7 @@ def _epilogue(stage: FixedPoint, factor: Array) -> Epilogue:
     )
 
 
-# What runs elsewhere as one side of a comparison: a device, of which outputs are seen, or a simulator that tells its layers too.
+# What runs elsewhere as one side of a comparison: a device, of which outputs are seen, or a simulator that reports its layers too.
 
 
 class OutputsSubject:
@@ -763,9 +764,9 @@ class OutputsSubject:
 
 
 class LayersSubject(OutputsSubject):
-    """Something that runs a whole network and tells the results of its layers, too.
+    """Something that runs a whole network and reports the results of its layers, too.
 
-    :param tensors: names of all that it may tell
+    :param tensors: names of all that it may report
     :param layers: from a sample to values by name
     """
 

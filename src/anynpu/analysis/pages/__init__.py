@@ -1,4 +1,4 @@
-"""What all pages are made of: the frame of a page, its tables and figures, and the pieces of its charts.
+"""What all pages are made of: the frame of a page, its tables and numbers, and the pieces of its charts.
 
 A page is one file: nothing is loaded from elsewhere, and it can be read without a script. :mod:`anynpu.analysis.profile`,
 :mod:`anynpu.analysis.compare` and :mod:`anynpu.analysis.report` compose their pages from these. The files of the server's status
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# A network as a picture: layers from top to bottom, lines between them, coloured by whatever is asked.
+# A network as an image: layers from top to bottom, lines between them, colored by whatever is asked.
 
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 168, 24, 16, 18
@@ -46,8 +46,8 @@ class GraphNode:
 
     :ivar name: by which scripts find it
     :ivar label: what is written on it
-    :ivar title: what is told when the pointer is over it
-    :ivar strengths: how strongly it is coloured in each view, from 0 to 1
+    :ivar title: what receives when the pointer is over it
+    :ivar strengths: how strongly it is colored in each view, from 0 to 1
     """
 
     name: str
@@ -57,9 +57,9 @@ class GraphNode:
 
 
 def layer_graph(nodes: Sequence[GraphNode], edges: Sequence[tuple[int, int]], view: str, colour: str) -> str:
-    """The picture, as SVG. Edges are pairs of places in *nodes*, each from an earlier one to a later one.
+    """The image, as SVG. Edges are pairs of places in *nodes*, each from an earlier one to a later one.
 
-    :param view: which of the strengths colours the nodes at first
+    :param view: which of the strengths colors the nodes at first
     """
     places = _places(len(nodes), edges)
     columns = max((column for column, _ in places), default=0) + 1
@@ -120,7 +120,7 @@ def _box(node: GraphNode, place: tuple[int, int], view: str, colour: str) -> str
     )
 
 
-# The status page of a server: three files without dependencies, which ask it for its figures every second.
+# The status page of a server: three files without dependencies, which ask it for its numbers every second.
 
 
 @cache
@@ -133,7 +133,7 @@ def page(name: str) -> bytes:
     return resources.files(__package__).joinpath(name).read_bytes()
 
 
-# Pieces that charts are made of. Colours of text and grid come from the page, so that they follow its light or dark look.
+# Pieces that charts are made of. Colors of text and grid come from the page, so that they follow its light or dark look.
 
 
 WIDTH, LEFT, RIGHT = 1040, 58, 12
@@ -163,7 +163,7 @@ def grid_rows(longest: float, top: int, plot: int, unit: str) -> Iterable[str]:
 TERMS = {
     "one core": "Predicted time of one run on one core of the chip.",
     "all cores": "Predicted runs per second with one run on each core.",
-    "80 % range": "Four of five like networks lie within this range.",
+    "80 % range": "80 % of similar networks are within this range.",
     "float16": "Predicted time of one run with float16 in place of int8: more accurate, slower, twice the memory.",
     "memory": "Weights and internal memory of the compiled model.",
     "on CPU": "Layers that the NPU does not take, and the part of the time that they need.",
@@ -174,20 +174,20 @@ TERMS = {
     "KB moved": "Kilobytes that the layer reads and writes.",
     "cosine": "Cosine of the angle between two results; 1 where they point the same way, whatever their lengths.",
     "dB": "Signal to noise: 20 dB is a tenth, 40 dB a hundredth of the signal.",
-    "alone, dB": "Signal to noise of the layer by itself, fed with the right values.",
+    "alone, dB": "Signal-to-noise ratio of the layer alone, computed from the reference values.",
     "so far, dB": "Signal to noise of the network up to and including this layer.",
     "error": "Largest difference of two elements.",
     "scale": "Slope of the line from reference to candidate values; 1.02 where they are 2 % too large.",
     "codes": "How many of the quantized values occur in the tensor.",
     "rails": "Share of elements at the smallest or largest quantized value.",
     "clipped": "Share of elements beyond the quantization range.",
-    "alone: cosine": "Cosine of the layer by itself, fed with the right values.",
+    "alone: cosine": "Cosine of the layer alone, computed from the reference values.",
     "accuracy": "Cosine of the int8 outputs to the float model's, measured on your samples.",
     "internal memory": "Memory for what passes between layers.",
     "memory traffic": "Bytes that one run reads from and writes to memory.",
     "of the MAC peak": "Share of the multiply-accumulates that the chip could do in the time of the run.",
 }
-"""By the words as they stand in heads of tables and under figures."""
+"""By the words as they stand in heads of tables and under numbers."""
 
 CHART_TERMS = {
     "compute": "Time that is limited by multiply-accumulate operations.",
@@ -221,11 +221,11 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 2rem auto; max-width: 1080px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2.2rem 0 .4rem; }
 p.sub { color: var(--faint); margin: .2rem 0 1.2rem; }
-.figures { display: flex; flex-wrap: wrap; gap: .8rem; }
-.figure { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .9rem; min-width: 8rem; }
-.figure b { display: block; font-size: 1.25rem; }
+.metrics { display: flex; flex-wrap: wrap; gap: .8rem; }
+.metric { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .9rem; min-width: 8rem; }
+.metric b { display: block; font-size: 1.25rem; }
 abbr { text-decoration: underline dotted; cursor: help; }
-.figure span { color: var(--faint); font-size: .85rem; }
+.metric span { color: var(--faint); font-size: .85rem; }
 ul.advice { padding-left: 1.2rem; }
 svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
@@ -282,11 +282,11 @@ def html_document(title: str, body: str, *, style: str = "", script: str = "") -
 
 
 def figure_boxes(figures: Iterable[tuple[str, str]]) -> str:
-    """The figures that come first: pairs of value and label."""
+    """The numbers that come first: pairs of value and label."""
     boxes = "".join(
-        f'<div class="figure"><b>{escape(value)}</b><span>{with_explanation(label)}</span></div>' for value, label in figures
+        f'<div class="metric"><b>{escape(value)}</b><span>{with_explanation(label)}</span></div>' for value, label in figures
     )
-    return f'<div class="figures">{boxes}</div>'
+    return f'<div class="metrics">{boxes}</div>'
 
 
 def sortable_table(heads: Iterable[str], rows: Iterable[Iterable[str]], numeric: Iterable[str] = ()) -> str:

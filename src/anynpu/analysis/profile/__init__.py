@@ -149,7 +149,7 @@ class Profile:
         if spent < 0.3 * self.latency_us:
             return ""
         share = 100 * spent / self.latency_us
-        return f"Memory bounds {share:.0f} % of the time: fewer channels or smaller pictures help, fewer MACs do not."
+        return f"Memory bounds {share:.0f} % of the time: fewer channels or smaller images help, fewer MACs do not."
 
 
 def _time_text(microseconds: float) -> str:
@@ -230,7 +230,7 @@ def _live_bytes(program: Program) -> list[int]:
 
 # Traces that Perfetto and chrome://tracing open.
 #
-# Times are microseconds from the start of the trace. A *track* is a line of the picture: a core, a queue, the thread of the callbacks.
+# Times are microseconds from the start of the trace. A *track* is a line of the image: a core, a queue, the thread of the callbacks.
 
 
 @dataclass(frozen=True)
@@ -455,7 +455,7 @@ def profile_page(profile: Profile, title: str) -> str:
     body = f"""<h1>{escape(title)}</h1>
 <p class="sub">{escape(str(profile.prediction.confidence))}</p>
 {figure_boxes(figures)}
-<h2>What to know</h2>
+<h2>Notes</h2>
 <ul class="advice">{advice}</ul>
 <h2>Layers in order</h2>
 {key}

@@ -232,7 +232,7 @@ def _latency(entry: ChipFigures) -> float:
 
 
 def decision_data(decision: Decision) -> dict[str, Any]:
-    """All figures of a report, JSON-ready."""
+    """All numbers of a report, JSON-ready."""
     return {
         "model": decision.title,
         "dtype": decision.dtype,
@@ -295,12 +295,12 @@ def _accuracy(entry: Accuracy) -> dict[str, Any]:
     }
 
 
-# The report as one page: chips side by side, the network coloured by time and by error, and every figure as JSON.
+# The report as one page: chips side by side, the network colored by time and by error, and every number as JSON.
 
 
 _WARM = "#c8553d"
 _MIN_DB, _MAX_DB = 10.0, 50.0
-"""Signal to noise that is coloured fully, and not at all."""
+"""Signal to noise that is colored fully, and not at all."""
 
 STYLE = """
 .wide { overflow-x: auto; } .wide svg { min-width: 640px; } td.words { min-width: 14rem; }
@@ -492,7 +492,7 @@ def _network(decision: Decision, best: ChipFigures) -> str:
     graph = layer_graph(_nodes(decision, best.chip, profile), decision.edges[best.chip.name], "time", _WARM)
     return f"""<h2>The network</h2>
 <div class="controls"><label>Find <input id="find" type="search" placeholder="layer or operator"></label>
-<label>colour by <select id="view">{views}</select></label><label>on <select id="chip">{names}</select></label>
+<label>color by <select id="view">{views}</select></label><label>on <select id="chip">{names}</select></label>
 <span><button id="larger">+</button> <button id="smaller">-</button> <button id="whole">1:1</button></span>
 <span><button id="save">Save as JSON</button> <button id="print">Print</button></span></div>
 <div class="stage">{graph}</div>

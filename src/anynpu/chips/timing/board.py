@@ -39,7 +39,7 @@ def read_board(path: str | Path) -> TimingProfile:
     except (ValueError, RecursionError) as error:
         raise _wrong(source, "it is not JSON") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise _wrong(source, "it does not say that it is one")
+        raise _wrong(source, "it does not state that it is one")
     if data.get("version") != _VERSION:
         raise ModelFormatError(
             f"{source.name} is a board profile of version {data.get('version')!r}, this is version {_VERSION}",

@@ -1,12 +1,12 @@
 """Fitting the timing model to measured latencies, and how well that predicts a model it has not seen.
 
-Few measurements only tell a board's *scale* and *offset* against a chip; from :data:`FULL_FORM` int8 models on, the six parameters are
+Few measurements only report a board's *scale* and *offset* against a chip; from :data:`FULL_FORM` int8 models on, the six parameters are
 fitted. The error that is made small is that of the logarithm, with little weight on single models that do not fit at all. Small steps
-away from the starting parameters are preferred, so that what the measurements do not say stays as it was.
+away from the starting parameters are preferred, so that what the measurements do not state stays as it was.
 
 All functions are pure and deterministic; nothing is random.
 
-The texts that boards print about the time of a run: the vendor's tables of layers and what benchmark programs say.
+The texts that boards print about the time of a run: the vendor's tables of layers and what benchmark programs state.
 
 Known are the table of ``RKNN_QUERY_PERF_DETAIL`` and of ``eval_perf`` (runtimes 1.x and 2.x), the short form of ``eval_perf``, the last
 line of the vendor's benchmark program, and what the VIPLite runner prints. Of several times in a text the last one of the most exact kind
@@ -61,7 +61,7 @@ class MeasuredLayer:
 
 @dataclass(frozen=True)
 class PerfText:
-    """What a text says.
+    """What a text states.
 
     :ivar milliseconds: of one run
     :ivar dtype: what most layers compute in, as the compiler names it; empty where the text has no layers
@@ -80,7 +80,7 @@ class PerfText:
 
 
 def read_perf_text(text: str) -> PerfText:
-    """The time of one run in a board's text; refused where there is none, or where it is a prediction of anynpu's own."""
+    """The time of one run in a board's text; rejected where there is none, or where it is a prediction of anynpu's own."""
     if len(text) > _MAX_TEXT:
         raise CalibrationError("the text of the board is too long", hint="keep the table of one run")
     if _OURS.search(text):
@@ -105,7 +105,7 @@ def _number(text: str) -> float:
 
 
 def _layers(text: str) -> tuple[MeasuredLayer, ...]:
-    """The rows of the table whose time can be told: the first plain number behind the cycles."""
+    """The rows of the table whose time can be determined: the first plain number behind the cycles."""
     found = []
     for operator, dtype, target, rest in _ROW.findall(text):
         cells = rest.split()
@@ -238,7 +238,7 @@ def _fit_line(measurements: Sequence[Measurement], chip: Chip, begin: TimingPara
     measured = np.array([entry.milliseconds for entry in measurements])
     ratio = float(np.exp(np.median(np.log(measured / predicted))))
     spread = predicted.max() / predicted.min()
-    if len(measurements) < 2 or spread < 1.2:  # models that take equally long do not tell the two apart
+    if len(measurements) < 2 or spread < 1.2:  # models that take equally long do not report the two apart
         return replace(plain, scale=ratio)
     weights = np.ones(len(measured))
     scale, offset = ratio, 0.0

@@ -95,7 +95,7 @@ class Task:
     :ivar cpu: elements that the CPU handles
     :ivar calls: hand-overs to the CPU and back
     :ivar cpu_macs: multiply-accumulates of a convolution on the CPU
-    :ivar normalised: elements of a normalisation
+    :ivar normalised: elements of a normalization
     :ivar moved: elements that a transpose or a reduction touches
     :ivar scattered: elements whose channels a Reshape tears out of their blocks
     :ivar heads: products of queries and keys of an attention layer
@@ -263,7 +263,7 @@ class View:
         pixels = pixels_in if _spreads(layer) else pixels_out
         taps, depthwise = _kernel(layer, pixels, channels_in, channels_out)
         if self._width == 1 and taps == channels_out == 1 < channels_in and layer.activation == "Clip":
-            # The sum of a detector's scores, which the compiler writes as a convolution: figures say that the chip reduces, then clips.
+            # The sum of a detector's scores, which the compiler writes as a convolution: numbers state that the chip reduces, then clips.
             read, written = self._bytes(inputs[0]), self._bytes(result)
             return Task(read=read, written=written, slow=inputs[0].elements), Task(read=written, written=written)
         groups = _group_sizes(result)
@@ -327,7 +327,7 @@ class View:
         matrix = self._array.padded(n) * up(k, INPUT_LANES)
         atoms = rows * self._array.padded(n) * self._width / _ATOM_BYTES if self._looks_up(layer) else 0.0
         weights = float(matrix * self._width)
-        # Figures say that the input of a large float16 product is read again for each part of the weights; int8 ones were not fitted so.
+        # Numbers state that the input of a large float16 product is read again for each part of the weights; int8 ones were not fitted so.
         again = self._array.repeated(read, weights) if self._width == 2 else 0.0
         return (Task(macs=rows * matrix, atoms=atoms, read=read, weights=weights, again=again, written=written),)
 
@@ -360,7 +360,7 @@ class View:
         return layer.operator != "" and layer.activation not in LINEAR_ACTIVATIONS
 
     def _bytes(self, spec: TensorSpec) -> float:
-        """Bytes in the NPU's layout: channels in blocks, except for pictures that come in and for mere vectors."""
+        """Bytes in the NPU's layout: channels in blocks, except for images that come in and for mere vectors."""
         if spec.dtype not in (DType.INT8, DType.INT16, DType.UINT8, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
             return float(spec.nbytes)
         pixels, channels = _extents(spec)
@@ -384,7 +384,7 @@ class View:
 
 
 def computed_in(program: Program) -> str:
-    """What the NPU computes in: the type of the codes, float16 where no layer has codes."""
+    """What the NPU computes in: the type of the quantized values, float16 where no layer has quantized values."""
     for layer in program.layers:
         for name in (*layer.inputs, *layer.outputs):
             dtype = program.tensors[name].dtype
@@ -472,7 +472,7 @@ def _has_table(op: object) -> bool:
     return isinstance(epilogue, Epilogue) and epilogue.table is not None
 
 
-# Layers of a program that the chip does as one: attention, normalisations, and what follows a product.
+# Layers of a program that the chip does as one: attention, normalizations, and what follows a product.
 #
 # Exporters write a LayerNormalization as seven operators, GELU as five, and attention as two products with transposes, a scale, a
 # mask and a Softmax between them. They are found by what reads what, not by names or by their order. A block has the indices of its
@@ -687,7 +687,7 @@ def _attention_operator(flow: Flow, index: int) -> Block | None:
 
 
 def _walk_up(flow: Flow, index: int, through: Collection[str], members: set[int]) -> int | None:
-    """The product of activations above a layer, reached through layers that nobody else reads."""
+    """The product of activations above a layer, reached through layers with no other reader."""
     for _ in range(_MAX_STEPS):
         candidates = [maker for maker in flow.above(index) if flow.only_below(maker) == index]
         product = next((maker for maker in candidates if _is_activation_product(flow, maker)), None)
@@ -728,7 +728,7 @@ def _moves(flow: Flow, products: tuple[int, int], members: set[int]) -> int:
 
 
 def _normalisation(flow: Flow, root: int) -> Block | None:
-    """The normalisation around a square root: mean of squares above it, a division below."""
+    """The normalization around a square root: mean of squares above it, a division below."""
     members = {root}
     index = root
     reduced = False
@@ -773,7 +773,7 @@ def _steps_below(flow: Flow, index: int, names: Collection[str], inside: set[int
 
 
 def _gelu(flow: Flow, erf: int) -> Block | None:
-    """GELU that was written out: x / sqrt(2), Erf, + 1, * x, / 2."""
+    """GELU that was unrolled: x / sqrt(2), Erf, + 1, * x, / 2."""
     members = {erf}
     above = flow.above(erf)
     if len(above) == 1 and flow.layer(above[0]).does in ("Div", "Mul") and len(flow.layer(above[0]).inputs) == 1:
@@ -836,10 +836,10 @@ def _product(flow: Flow, product: int, taken: Mapping[int, Block]) -> Block | No
 
 # The work of single layers in float16: products with weights of a bandwidth of their own, attention as one layer, layers on the CPU.
 #
-# The form follows public figures of single float16 layers and networks. What it adds to :mod:`anynpu.chips.timing.layers`:
+# The form follows public numbers of single float16 layers and networks. What it adds to :mod:`anynpu.chips.timing.layers`:
 #
 # - attention is one layer where the chip has such an operator, and a chain on the CPU where it has none;
-# - normalisations, transposes and reductions cost time for each element, and never less than a layer's floor;
+# - normalizations, transposes and reductions cost time for each element, and never less than a layer's floor;
 # - an activation or a residual addition behind a product belongs to it, also behind a Reshape;
 # - a layer on the CPU costs a hand-over, time for each element, and for each multiply-accumulate of a convolution.
 
@@ -991,7 +991,7 @@ class HalfView(View):
         return Task(cpu=elements * cost, calls=1.0, cpu_macs=float(macs))
 
     def _long_kernel(self, layer: Layer) -> bool:
-        """Whether a convolution has a long kernel in one dimension: figures of wav2vec2 say that the NPU does it, in parts."""
+        """Whether a convolution has a long kernel in one dimension: numbers of wav2vec2 state that the NPU does it, in parts."""
         return layer.does == "Conv" and len(self._program.tensors[layer.outputs[0]].shape) == 3
 
 
@@ -1018,7 +1018,7 @@ def work_of(program: Program, chip: Chip) -> ProgramWork:
 
 
 def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
-    """The layers, with each LayerNormalization that was written out as several joined in its first one."""
+    """The layers, with each LayerNormalization that was unrolled as several joined in its first one."""
     length = len(_NORMALISATION)
     for first in range(len(layers) - length + 1):
         if tuple(layer.does for layer in layers[first : first + length]) == _NORMALISATION:

@@ -7,7 +7,7 @@ The form follows a public benchmark of some two thousand products on one core of
     normal = native + elements of C * cost of their type            (more than one row)
 
 A pass reads B once; there is one for each part of A that fits into the buffer. int4 in the normal layout goes row by row instead: B is read
-once per row of A. The layout of B makes no difference once it was set. Other chips have the same form with their own bandwidth, and say
+once per row of A. The layout of B makes no difference once it was set. Other chips have the same form with their own bandwidth, and state
 that they are extrapolated.
 
 >>> from anynpu import chips
@@ -118,7 +118,7 @@ def predict_matmul(
     if dtype not in _RESULTS:
         raise DeviceError(f"there is no matmul of {dtype}", hint="there is int4, int8, int16 and float16")
     if min(m, k, n) < 1:
-        raise DeviceError(f"{m} x {k} x {n} is no matrix product", hint="all extents are 1 or more")
+        raise DeviceError(f"{m} x {k} x {n} is no matmul", hint="all sizes are 1 or more")
     if not 1 <= cores <= chip.cores:
         raise DeviceError(f"{chip.name} has {chip.cores} cores, not {cores}", hint=f"use 1 to {chip.cores}")
     profile = profile or timing_profile(chip)

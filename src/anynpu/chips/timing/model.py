@@ -49,7 +49,7 @@ _UNCALIBRATED = 0.69
 _SEVERAL_CORES = 0.25
 _SRAM = 0.15
 _REPORTED = 0.36
-"""What is added in quadrature where the figures are of something else."""
+"""What is added in quadrature where the numbers are of something else."""
 
 _LARGE_CPU_SHARE = 0.1
 _MAIN_CPU_SHARE = 0.4
@@ -128,15 +128,15 @@ def _spread(prediction: Prediction) -> float:
 
 
 def _doubt(prediction: Prediction) -> str:
-    """Why a fitted profile does not say enough about this program; empty if it does."""
+    """Why a fitted profile does not state enough about this program; empty if it does."""
     if prediction.dtype not in ("int8", "float16"):
-        return f"the figures are those of int8 and float16 models, not {prediction.dtype}"
+        return f"the numbers are those of int8 and float16 models, not {prediction.dtype}"
     if prediction.dtype == "float16" and prediction.profile.float_error is None:
-        return "the figures are those of int8 models, not float16"
+        return "the numbers are those of int8 models, not float16"
     if prediction.sram_bytes:
-        return "no figures with SRAM are published"
+        return "no numbers with SRAM are published"
     if prediction.cores > 1:
-        return "one job on several cores: few figures are published"
+        return "one job on several cores: few numbers are published"
     latency = prediction.latency_us
     if not any(layer.time_us for layer in prediction.layers):
         return "no layer takes any time"
@@ -148,9 +148,7 @@ def _doubt(prediction: Prediction) -> str:
     names = ("LSTM", "GRU") if prediction.dtype == "float16" else ("MatMul", "Gemm", "LSTM", "GRU")
     products = sum(layer.time_us for layer in prediction.layers if layer.does in names)
     if products > _LARGE_PRODUCT_SHARE * latency:
-        return (
-            "recurrent layers were not measured" if len(names) == 2 else "matrix products and recurrent layers were not measured"
-        )
+        return "recurrent layers were not measured" if len(names) == 2 else "matmuls and recurrent layers were not measured"
     return ""
 
 
@@ -325,7 +323,7 @@ class TaskTable:
         self.scores = _column(tasks, "scores")
 
     def bounds(self, parameters: TimingParameters, floats: FloatParameters, *, memory: float = 1.0) -> Floats:
-        """Nanoseconds by bound (compute, look-up, memory, floor, operator) and task; *memory* stretches the memory's time."""
+        """Nanoseconds by bound (compute, look-up, memory, floor, operator) and task; *memory* segments the memory's time."""
         weights = floats.weight_bytes_per_ns if self.own_weights else parameters.bytes_per_ns
         traffic = self.bytes / parameters.bytes_per_ns + self.weights / weights
         scores = self.heads * floats.head_ns + self.scores * floats.score_ns

@@ -1,7 +1,7 @@
 """How fast the chips are: the parameters of the timing model, and where they come from. Data only.
 
 Six numbers per chip for int8 networks, three more for float16 and the CPU. They were fitted by ``tools/timing_fit.py`` to the frames per
-second that the vendor publishes for one NPU core; the figures themselves are not part of the project. Chips without published figures are
+second that the vendor publishes for one NPU core; the numbers themselves are not part of the project. Chips without published numbers are
 derived from what their hardware is said to be.
 """
 
@@ -42,7 +42,7 @@ class FloatParameters:
     """The numbers of float16 layers, of attention, and of layers on the board's CPU.
 
     :ivar weight_bytes_per_ns: bytes of weights that are read in a nanosecond
-    :ivar norm_ns: time for an element of a normalisation
+    :ivar norm_ns: time for an element of a normalization
     :ivar move_ns: time for an element of a transpose or a reduction
     :ivar score_ns: time for a score of attention
     :ivar head_ns: time that each head of attention takes besides
@@ -67,10 +67,10 @@ _HEAD_FLOORS = 0.339
 _HANDOVER_FLOORS = 1.73
 _CPU_ELEMENT_NS = 1.95
 _NORM_PER_FLOOR = 0.083 / 1000
-"""A normalised element in relation to the floor, on RK3588; chips that nobody measured are taken to be alike."""
+"""A normalized element in relation to the floor, on RK3588; chips without measurements are taken to be alike."""
 
 _CPU_MACS_PER_NS = 0.45
-"""In-order cores, which the chips without figures have."""
+"""In-order cores, which the chips without numbers have."""
 
 
 def float_parameters(
@@ -97,7 +97,7 @@ class TimingProfile:
     """Parameters with their provenance.
 
     :ivar chip: the catalogue's name
-    :ivar calibrated: fitted to measurements of this chip; otherwise derived from hardware figures or from a relative
+    :ivar calibrated: fitted to measurements of this chip; otherwise derived from hardware numbers or from a relative
     :ivar source: what the numbers rest on
     :ivar sdk: version of the vendor's software that was measured
     :ivar models: number of measured models
@@ -124,7 +124,7 @@ class TimingProfile:
 
     @property
     def floats(self) -> FloatParameters:
-        """The numbers of float16 layers and of the CPU, derived where nobody fitted them."""
+        """The numbers of float16 layers and of the CPU, derived where they were not fitted."""
         if self.float_numbers is not None:
             return self.float_numbers
         numbers = self.parameters
@@ -144,7 +144,7 @@ def _published(
     worst_error: float,
     outliers: Mapping[str, float],
 ) -> TimingProfile:
-    """A fitted profile; *floats* are bandwidth of weights, time for a normalised element, and MACs of the CPU in a nanosecond."""
+    """A fitted profile; *floats* are bandwidth of weights, time for a normalized element, and MACs of the CPU in a nanosecond."""
     numbers = float_parameters(parameters, *floats)
     return TimingProfile(
         chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers, "", numbers, float_error
@@ -192,7 +192,7 @@ def fuses_attention(chip: Chip) -> bool:
     return chip.name not in _NO_ATTENTION
 
 
-# What the calibrated chips have in common, for those that nobody has measured.
+# What the calibrated chips have in common, for those without measurements.
 _MAC_EFFICIENCY = 0.87
 _MACS_PER_BYTE = 100.0
 _LOOKUP_CYCLES_AT_1024 = 18.5
@@ -213,7 +213,7 @@ _VIP_REPORTED = {"a733": 9, "t527": 5}
 
 
 def derived_parameters(chip: Chip) -> TimingParameters:
-    """Parameters from hardware figures alone: MACs, clock, and what the calibrated chips have in common.
+    """Parameters from hardware numbers alone: MACs, clock, and what the calibrated chips have in common.
 
     >>> from anynpu import chips
     >>> round(derived_parameters(chips.get("rv1106")).macs_per_ns)
@@ -233,7 +233,7 @@ def derived_parameters(chip: Chip) -> TimingParameters:
 
 
 def timing_profile(chip: Chip) -> TimingProfile:
-    """The profile of a chip: fitted where figures are published, else derived.
+    """The profile of a chip: fitted where numbers are published, else derived.
 
     >>> from anynpu import chips
     >>> timing_profile(chips.get("rk3588")).calibrated, timing_profile(chips.get("t527")).calibrated
@@ -245,7 +245,7 @@ def timing_profile(chip: Chip) -> TimingProfile:
     relative = _SAME_NPU.get(chip.name)
     if relative is not None:
         base = _PROFILES[relative]
-        source = f"the figures are those of {relative}, which has the same NPU"
+        source = f"the numbers are those of {relative}, which has the same NPU"
         return replace(base, chip=chip.name, calibrated=False, source=source, outliers={}, relative=relative)
     numbers = derived_parameters(chip)
     if chip.vip is None:
@@ -256,7 +256,7 @@ def timing_profile(chip: Chip) -> TimingProfile:
 
 
 def _vip_floats(chip: Chip, numbers: TimingParameters) -> FloatParameters:
-    """Attention, normalisations and weights of a VIP, in cycles; they hold for all its types."""
+    """Attention, normalizations and weights of a VIP, in cycles; they hold for all its types."""
     gigahertz = chip.clock_hz / 1e9
     return FloatParameters(
         weight_bytes_per_ns=_VIP_WEIGHTS.get(chip.name, _VIP_WEIGHT_BYTES_PER_CYCLE * gigahertz),

@@ -62,7 +62,8 @@ def command(
         str | None, typer.Option("--device", metavar="DEVICE", help="sim, sim:rk3588, rknn, rknn:PATH ...; see anynpu doctor.")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write the last requests as a trace.", dir_okay=False)
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write the last requests as a trace for Perfetto.", dir_okay=False),
     ] = None,
     faults: FaultsOption = None,
     as_json: JsonOption = False,
@@ -105,7 +106,7 @@ def _schedule(cores: str | None) -> list[int] | None:
     try:
         numbers = [int(part) for part in cores.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"'{cores}' is no list of cores such as 0,1,2", param_hint="'--cores'") from None
+        raise typer.BadParameter(f"'{cores}' is not a list of cores such as 0,1,2", param_hint="'--cores'") from None
     return numbers
 
 

@@ -45,15 +45,14 @@ def command(
     target: TargetOption = DEFAULT_CHIP,
     toolkit: Annotated[
         Path | None,
-        typer.Option(
-            "--toolkit", metavar="PATH", help="An environment with rknn-toolkit2: its folder, or its Python.", exists=True
-        ),
+        typer.Option("--toolkit", metavar="PATH", help="Environment of rknn-toolkit2: its folder or its Python.", exists=True),
     ] = None,
     no_toolkit: Annotated[
-        bool, typer.Option("--no-toolkit", help="Write what another machine needs, even where a toolkit is installed.")
+        bool,
+        typer.Option("--no-toolkit", help="Write the build folder for another machine, even if a toolkit is installed here."),
     ] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1.0, metavar="SECONDS", help="What the toolkit may take.")
+        float, typer.Option("--time-limit", min=1.0, metavar="SECONDS", help="Time limit of the toolkit, in seconds.")
     ] = TIME_LIMIT,
     as_json: JsonOption = False,
 ) -> None:

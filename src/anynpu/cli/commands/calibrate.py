@@ -47,7 +47,7 @@ _EXAMPLE = "the first line names the columns: model,ms (or fps, or log) and, if 
 class Row:
     """One line.
 
-    :ivar chip: the catalogue's name; empty where the file does not say
+    :ivar chip: the catalogue's name; empty where the file does not state
     """
 
     model: Path
@@ -159,7 +159,7 @@ def command(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            "--log", metavar="MODEL=TEXT", help="A model, and a file with what the board printed about its run; repeatable."
+            "--log", metavar="MODEL=TEXT", help="A model and the performance log that the board printed for it. Repeat for more."
         ),
     ] = None,
     output: Annotated[
@@ -170,9 +170,11 @@ def command(
         typer.Option("--models", metavar="FOLDER", help="Where the models are.", exists=True, file_okay=False),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start from the hardware's figures, not from what is known of the chip.")
+        bool, typer.Option("--fresh", help="Start from the hardware's published numbers, not from the chip's calibrated profile.")
     ] = False,
-    sdk: Annotated[str, typer.Option("--sdk", metavar="VERSION", help="The vendor's software that was measured.")] = "",
+    sdk: Annotated[
+        str, typer.Option("--sdk", metavar="VERSION", help="Version of the vendor's software that was measured.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Fit the timing model to measured models.
@@ -193,7 +195,7 @@ def command(
         raise typer.BadParameter("give a CSV file, or --log MODEL=TEXT", param_hint="'MEASURED.csv'")
     given = [*(read_rows(measured, models) if measured is not None else ()), *read_logs(log or ())]
     rows = [row for row in given if row.chip in ("", chip.name)]
-    origin = measured.name if measured is not None else "texts of the board"
+    origin = measured.name if measured is not None else "performance logs"
     if not rows:
         raise CalibrationError(f"{origin} has no measurements of {chip.name}", hint="name the chip that was measured")
     known = timing_profile(chip)

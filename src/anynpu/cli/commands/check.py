@@ -38,7 +38,7 @@ _ADVICE: tuple[tuple[str, str, str], ...] = (
         r"^Transpose",
         r"height x width",
         "export the model so that it ends before it, and transpose in your program; or keep height x width within the limit (a smaller "
-        "picture). Taking it apart does not help on the board: users report that the vendor's toolkit joins the parts again. RK3576 has "
+        "image). Taking it apart does not help on the board: users report that the vendor's toolkit joins the parts again. RK3576 has "
         "no such limit",
     ),
     (
@@ -63,7 +63,7 @@ _ADVICE: tuple[tuple[str, str, str], ...] = (
     ),
     (r"^Gather", r"is not an operator", "slices with fixed places (x[:, 2:4]) instead of indices"),
     (r"^LogSoftmax", r"is not an operator", "Softmax and Log; or Softmax alone, if only the order of the classes matters"),
-    (r"^Tile", r"is not an operator", "Concat of the same tensor, or Expand along an axis of extent 1"),
+    (r"^Tile", r"is not an operator", "Concat of the same tensor, or Expand along an axis of size 1"),
     (
         r"^CumSum",
         r"is not an operator",
@@ -184,7 +184,7 @@ def _costs(subject: ModelCheck, target: str, dtype: str) -> list[str]:
 
 
 def _all_chips(checked: Callable[[str], Report], *, as_json: bool) -> None:
-    """One row a chip. A chip that cannot take the model says why; it is a failure only if no chip can."""
+    """One row a chip. A chip that cannot take the model states why; it is a failure only if no chip can."""
     counts = ("layers", "on CPU", "MACs", "weights", "internal")
     table = plain_table("chip", *counts, "note", right=counts)
     data: list[dict[str, Any]] = []

@@ -36,12 +36,12 @@ def command(
         int | None, typer.Option("--boards", min=1, help="Boards of each pool; default: all, and those that join.")
     ] = None,
     virtual: Annotated[
-        int | None, typer.Option("--virtual", min=1, max=32, help="Make so many boards for each pool on this machine.")
+        int | None, typer.Option("--virtual", min=1, max=32, help="Start this many virtual boards per pool on this machine.")
     ] = None,
     address: Annotated[
         str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="Ray cluster that this machine is the head of.")
     ] = None,
-    attach: Annotated[bool, typer.Option("--attach", help="Be a front for what 'serve deploy' has deployed.")] = False,
+    attach: Annotated[bool, typer.Option("--attach", help="Run a gateway for what 'serve deploy' has deployed.")] = False,
     json_log: JsonLogOption = False,
     faults: FaultsOption = None,
 ) -> None:
@@ -58,7 +58,7 @@ def command(
     if (virtual is None) == (address is None):
         raise OptionError(
             "a cluster is either virtual or has an address",
-            hint="say --virtual 3 to try it on this machine, or --address auto on the head of a Ray cluster",
+            hint="pass --virtual 3 to try it on this machine, or --address auto on the head of a Ray cluster",
         )
     if attach:
         plans = [PoolPlan((), name) for name in ([each.partition("=")[0] for each in pool or ()] or ["boards"])]

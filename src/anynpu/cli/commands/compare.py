@@ -56,7 +56,7 @@ from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption,
 
 @dataclass(frozen=True)
 class SideOptions:
-    """What the command line says about the sides.
+    """What the command line states about the sides.
 
     :ivar shapes: of an ONNX model's inputs; those of the compiled model if not given
     :ivar shape_set: of a compiled model
@@ -74,7 +74,7 @@ class SideOptions:
 
 @dataclass(frozen=True)
 class _Side:
-    """An argument, recognised. One of *path* and *device* is set; *model* is set where the path is a compiled model."""
+    """An argument, recognized. One of *path* and *device* is set; *model* is set where the path is a compiled model."""
 
     title: str
     path: Path | None = None
@@ -92,7 +92,7 @@ def open_sides(a: str, b: str, options: SideOptions) -> Iterator[tuple[Subject, 
         )
     compiled = first.model or second.model
     if options.model is not None and not (first.device or second.device):
-        raise ParameterError("--model says what a device runs, but no side is a device", hint="leave it out")
+        raise ParameterError("--model is the model that a device runs, but neither side is a device", hint="leave it out")
     if compiled is None and options.model is not None and identify(options.model) is FileKind.ANYNPU:
         compiled = modelfile.read(options.model)
     if not (first.device or second.device):
@@ -124,7 +124,7 @@ def open_rules(a: str, arithmetic: str, options: SideOptions) -> Iterator[tuple[
 
 @contextmanager
 def open_simulation(job: Path, b: str | None, toolkit: Path | None, options: SideOptions) -> Iterator[tuple[Subject, Subject]]:
-    """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the twin by the simulator's rule."""
+    """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the anynpu model by the simulator's rule."""
     read_job(job)  # rejects other folders
     found = find_toolkit(toolkit)
     if found is None:
@@ -138,7 +138,9 @@ def open_simulation(job: Path, b: str | None, toolkit: Path | None, options: Sid
         side = _recognise(b)
         title, model = side.title, side.model
         if model is None:
-            raise ParameterError(f"{b} is not a compiled model", hint="give the twin that 'anynpu build' wrote, or leave B out")
+            raise ParameterError(
+                f"{b} is not a compiled model", hint="give the anynpu model that 'anynpu build' wrote, or leave B out"
+            )
     subject = CompiledSubject(model or simulator_twin(job), title, shape_set=options.shape_set)
     names = simulation.tensors
     yield LayersSubject(simulation.title, subject.inputs, subject.outputs, names, simulation.values), subject
@@ -197,7 +199,7 @@ def _session(device: str, file: _Side, options: SideOptions) -> InferenceSession
     model = options.model or (file.path if file.model is not None else None)
     if model is None:
         raise ParameterError(
-            f"{file.title} is an ONNX model, which no device runs", hint=f"say what {device} runs: --model FILE.rknn"
+            f"{file.title} is an ONNX model, which no device runs", hint=f"state what {device} runs: --model FILE.rknn"
         )
     try:
         return InferenceSession(model, device=device)
@@ -233,21 +235,25 @@ _RULE_FIGURES = ("differ", "steps", "alone: differ", "steps", "cosine")
 
 def command(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="What is right: an ONNX file, a compiled model, a device, or a folder of build.")
+        str,
+        typer.Argument(
+            metavar="A", help="Reference: an ONNX file, a compiled model, a device, or a folder that 'anynpu build' wrote."
+        ),
     ],
     b: Annotated[
         str | None,
         typer.Argument(
-            metavar="B", help="What is judged: the same. Left out with --arithmetic, and where A is a folder of build."
+            metavar="B", help="What to compare with A. Omit it with --arithmetic, or if A is a folder of 'anynpu build'."
         ),
     ] = None,
     dataset: Annotated[
         Path | None, typer.Option(help="Inputs: a folder of images, a list file, .npy or .npz. Random by default.", exists=True)
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Use no more than this number of samples.")] = _SAMPLES,
+    samples: Annotated[int, typer.Option(min=1, help="Maximum number of samples.")] = _SAMPLES,
     seed: SeedOption = 0,
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What a device runs, if not the other file.", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Model that a device runs, if not the other argument.", exists=True, dir_okay=False),
     ] = None,
     shape: ShapeOption = None,
     shape_set: Annotated[int, typer.Option(min=0, help="Which shape set of a compiled model.")] = 0,
@@ -260,7 +266,7 @@ def command(
     ] = None,
     arithmetic: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Compare the compiled model A with itself by two rules of rounding: chip,simulator."),
+        typer.Option(metavar="A,B", help="Compare the compiled model A with itself in two rounding modes: chip,simulator."),
     ] = None,
     toolkit: Annotated[
         Path | None,
@@ -269,27 +275,25 @@ def command(
         ),
     ] = None,
     alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also run each layer alone on the values of A.")] = True,
-    cosine: Annotated[float, typer.Option(min=-1.0, max=1.0, help="A layer below this cosine diverges.")] = Limits.cosine,
-    scale: Annotated[float, typer.Option(min=0.0, help="A layer whose scale is off by more diverges.")] = Limits.scale,
+    cosine: Annotated[float, typer.Option(min=-1.0, max=1.0, help="Cosine below which a layer diverges.")] = Limits.cosine,
+    scale: Annotated[float, typer.Option(min=0.0, help="Scale error above which a layer diverges.")] = Limits.scale,
     top: Annotated[int | None, typer.Option("--top", min=1, help="List only this many layers, the worst first.")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.", dir_okay=False)
-    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with images.", dir_okay=False)] = None,
     fail_below: Annotated[
         list[str] | None,
-        typer.Option(metavar="[SCOPE.]FIGURE=X", help="Exit with status 3 if a figure is smaller. Repeat for more."),
+        typer.Option(metavar="[SCOPE.]METRIC=X", help="Exit with status 3 if a metric is below the value. Repeat for more."),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(metavar="[SCOPE.]FIGURE=X", help="Exit with status 3 if a figure is larger. Repeat for more."),
+        typer.Option(metavar="[SCOPE.]METRIC=X", help="Exit with status 3 if a metric is above the value. Repeat for more."),
     ] = None,
     fail_diverging: Annotated[bool, typer.Option("--fail-diverging", help="Exit with status 3 if a layer diverges.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two forms of one network, layer by layer.
 
-    Each layer is judged within the network so far, and alone on the values of A. The first diverging layer is named.
-    Figures: cosine, worst-cosine, snr, error, scale, codes, rails, clipped. Scopes: outputs (the default), layers, alone.
+    Each layer is evaluated within the network so far, and alone on the values of A. The first diverging layer is named.
+    Metrics: cosine, worst-cosine, snr, error, scale, codes, saturation, clipped. Scopes: outputs (the default), layers, alone.
 
     \b
     Example:
@@ -303,15 +307,15 @@ def command(
     thresholds += [parse_threshold(text, below=False) for text in fail_above or ()]
     shapes = parse_shapes(shape)
     if isinstance(shapes, list):
-        raise typer.BadParameter("a comparison has one shape for each input", param_hint="'--shape'")
+        raise typer.BadParameter("a comparison takes one shape per input", param_hint="'--shape'")
     simulated = Path(a).is_dir()
     if toolkit is not None and not simulated:
         raise typer.BadParameter(
-            "it runs a folder NAME.toolkit that 'anynpu build' wrote: give that as A", param_hint="'--toolkit'"
+            "it runs a folder NAME.toolkit that 'anynpu build' wrote: pass that folder as A", param_hint="'--toolkit'"
         )
     if simulated and arithmetic is not None:
         raise typer.BadParameter(
-            "a folder of build is compared with its twin by the simulator's rule", param_hint="'--arithmetic'"
+            "a folder of build is compared with its anynpu model by the simulator's rule", param_hint="'--arithmetic'"
         )
     if not simulated and (b is None) == (arithmetic is None):
         raise typer.BadParameter("give what A is compared with: B, or --arithmetic chip,simulator", param_hint="'B'")
@@ -354,7 +358,7 @@ def command(
     else:
         _print(made, top, missed, rules=by_codes)
         if itself:
-            results().print(f"A and B are the same file, {a}: this comparison says nothing about it.")
+            results().print(f"A and B are the same file, {a}: comparing a file with itself has no result.")
     if missed:
         raise typer.Exit(THRESHOLD_MISSED)
 

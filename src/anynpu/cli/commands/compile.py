@@ -30,10 +30,10 @@ from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOpti
 from ..helpers.summary import shape_text, summary_line
 from ..helpers.verbosity import is_quiet, is_verbose
 
-# Recipes as files: the flags of a command, to be repeated and kept beside the model.
+# Configs as files: the flags of a command, to be repeated and kept beside the model.
 #
-# A recipe names flags without their dashes, and may leave out any of them; what the command line gives counts more. Paths are relative to
-# the file, so that a folder with a recipe and its pictures can be moved::
+# A config names flags without their dashes, and may leave out any of them; what the command line gives counts more. Paths are relative to
+# the file, so that a folder with a config and its images can be moved::
 #
 #     target = "rk3588"
 #     dataset = "street"
@@ -41,15 +41,15 @@ from ..helpers.verbosity import is_quiet, is_verbose
 
 
 _NOT_IN_A_RECIPE = frozenset({"help", "recipe", "save_recipe", "as_json", "quiet", "verbose", "output", "remove_weight"})
-"""What says where results go and how they are shown, and not how the model is made."""
+"""What states where results go and how they are shown, and not how the model is made."""
 
 _PATHS = frozenset(name for name, entry in CompileOptions.options().items() if entry.kind == Path | None)
 _GIVEN = ("COMMANDLINE", "DEFAULT_MAP")
-_HINT = 'a recipe has a line for each flag without its dashes, such as: std = "255,255,255"'
+_HINT = 'a config file has one line per flag, without the dashes, such as: std = "255,255,255"'
 
 
 def _flags(context: typer.Context) -> dict[str, Any]:
-    """The flags that a recipe may name, as it writes them."""
+    """The flags that a config may name, as it writes them."""
     options = (
         entry for entry in context.command.params if entry.param_type_name == "option" and entry.name not in _NOT_IN_A_RECIPE
     )
@@ -57,7 +57,7 @@ def _flags(context: typer.Context) -> dict[str, Any]:
 
 
 def _read(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the flags of a recipe the defaults of this call."""
+    """Make the flags of a config the defaults of this call."""
     if path is None or context.resilient_parsing:
         return path
     flags = _flags(context)
@@ -90,7 +90,7 @@ def _value(entry: Any, name: str, value: Any, path: Path) -> Any:
 
 
 def write_recipe(context: typer.Context, path: Path) -> None:
-    """Write the flags that this call was given, by the command line or by another recipe, to a file in the form of its suffix."""
+    """Write the flags that this call was given, by the command line or by another config, to a file in the form of its suffix."""
     given: dict[str, Any] = {}
     for name, entry in _flags(context).items():
         source = context.get_parameter_source(entry.name)
@@ -119,7 +119,7 @@ RecipeOption = Annotated[
         "--config",
         "-c",
         metavar="RECIPE.toml",
-        help="A file with flags, such as a former --save-recipe wrote; flags that are given count more.",
+        help="Config file with flags, such as --save-recipe writes. Flags on the command line take precedence.",
         callback=_read,
         is_eager=True,
         exists=True,
@@ -182,7 +182,7 @@ def command(
         console.print(f"wrote {save_recipe}, to be repeated with -c {save_recipe}")
     if isinstance(compiled, ModelWithTail):
         end = tail_path(path)
-        console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes; keep it beside the model")
+        console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the host post-processing; keep it next to the model")
 
 
 def _check_extension(output: Path, target: str) -> None:

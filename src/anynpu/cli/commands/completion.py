@@ -13,7 +13,7 @@ from ..helpers.options import JsonOption
 
 
 class Shell(str, enum.Enum):
-    """A shell that can be told what may come next."""
+    """A shell with completion."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -1,4 +1,4 @@
-"""``anynpu demo``: text detection on the software NPU, from model to picture."""
+"""``anynpu demo``: text detection on the software NPU, from model to image."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ..helpers.summary import summary_line
 
 def command(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.", file_okay=False)
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results.", file_okay=False)
     ] = Path("demo"),
     pages: Annotated[int, typer.Option(min=1, help="Number of pages for calibration.")] = 16,
     target: TargetOption = DEFAULT_CHIP,
-    grain: Annotated[Grain, typer.Option(help="Noise of the pages; int8 finds grey and none harder than color.")] = Grain.COLOR,
+    grain: Annotated[Grain, typer.Option(help="Noise on the pages. int8 is least accurate on gray and none.")] = Grain.COLOR,
     as_json: JsonOption = False,
 ) -> None:
-    """Text detection from model to picture.
+    """Text detection from model to image.
 
     Compiles PP-OCRv4 detection to int8, runs it on the software NPU and compares it with float32. The
     model comes from the installed package rapidocr-onnxruntime; the pages are drawn.
@@ -65,7 +65,7 @@ def command(
     console.print(f"  accuracy   cosine {mean:.3f} to fp32 over {len(comparison.cosines)} pages, worst {worst:.3f}")
     console.print(f"  host       {milliseconds:.0f} ms per page on this machine")
     console.print(f"  {target:<10} {_predicted(profile)}")
-    console.print(f"picture: {picture}    profile: {page}    model: {saved}    next: docs/quickstart.md")
+    console.print(f"image: {picture}    profile: {page}    model: {saved}    next: docs/quickstart.md")
 
 
 def _predicted(profile: Profile) -> str:

@@ -22,7 +22,7 @@ from ...vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device
 from ..helpers.console import print_json, results
 from ..helpers.options import JsonOption
 
-# What ``anynpu doctor`` looks at: each look gives findings, and each finding says what to do.
+# What ``anynpu doctor`` looks at: each look gives findings, and each finding states what to do.
 
 
 _TREE = "sys/firmware/devicetree/base/compatible"
@@ -183,12 +183,12 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def command(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="A model that should run here.", exists=True, dir_okay=False, readable=True),
+        typer.Argument(metavar="[MODEL]", help="A model to check on this machine.", exists=True, dir_okay=False, readable=True),
     ] = None,
     docker: Annotated[bool, typer.Option("--docker", help="Print the flags that give a container the NPU.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at device, driver, library, Python and environment, and say what to do.
+    """Look at device, driver, library, Python and environment, and state what to do.
 
     Ends with 1 if something has to be done before a model runs.
 

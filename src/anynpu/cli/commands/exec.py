@@ -105,7 +105,7 @@ def command(
     ] = None,
     suppressions: Annotated[
         str | None,
-        typer.Option("--suppressions", metavar="FILE", help="What the sanitizer shall not report: KIND:PATTERN on each line."),
+        typer.Option("--suppressions", metavar="FILE", help="What the sanitizer must not report: KIND:PATTERN on each line."),
     ] = None,
     sanitize_exit_code: Annotated[
         int | None,
@@ -163,7 +163,7 @@ def command(
         fail("--sanitize-report, --suppressions and --sanitize-exit-code are for --sanitize\n  hint: add it")
         raise typer.Exit(USAGE)
     if suppressions is not None:
-        Suppressions.read(suppressions)  # refuse now what the program could only complain about
+        Suppressions.read(suppressions)  # reject now what the program could only complain about
     for name, written in (("--log", log), ("--trace", trace), ("--record", record), ("--sanitize-report", sanitize_report)):
         if written is not None and (name != "--log" or Path(written).is_file()):  # a log may go to a device
             try:

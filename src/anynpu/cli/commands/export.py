@@ -1,4 +1,4 @@
-"""``anynpu export``: the scales of our recipe: in a quantised ONNX model, alone, or in a configuration of the vendor."""
+"""``anynpu export``: the scales of our config: in a quantized ONNX model, alone, or in a configuration of the vendor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(
     target: TargetOption = DEFAULT_CHIP,
     qdq: Annotated[
         Path | None,
-        typer.Option("--qdq", metavar="OUT.onnx", help="Write the quantised model, which onnxruntime runs.", dir_okay=False),
+        typer.Option("--qdq", metavar="OUT.onnx", help="Write the quantized model, which onnxruntime runs.", dir_okay=False),
     ] = None,
     scales: Annotated[
         Path | None,
@@ -41,7 +41,7 @@ def command(
         typer.Option(
             "--cfg",
             metavar="FILE",
-            help="Set the ranges in a .quantization.cfg, between the two steps of the vendor's hybrid quantisation.",
+            help="Set the ranges in a .quantization.cfg, between the two steps of the vendor's hybrid quantization.",
             exists=True,
             dir_okay=False,
             writable=True,
@@ -49,9 +49,9 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a quantised ONNX model with the scales of the recipe, for other tools.
+    """Write a quantized ONNX model with the scales of the config, for other tools.
 
-    The scales are chosen as for the vendor's toolkit: one range per tensor, weights by output channel.
+    The scales are chosen as for the vendor's toolkit: one range per tensor, weights per output channel.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def command(
       anynpu export yolo.onnx --cfg yolo.quantization.cfg --target rk3588 --dataset street/ --std 255,255,255
     """
     if qdq is None and scales is None and cfg is None:
-        raise typer.BadParameter("say what to write: --qdq OUT.onnx, --scales OUT.json, --cfg FILE", param_hint="'--qdq'")
+        raise typer.BadParameter("choose what to write: --qdq OUT.onnx, --scales OUT.json, --cfg FILE", param_hint="'--qdq'")
     options = read_inputs(model, given, "export")
     # the toolkit has the model's own weights already where it wrote a configuration
     refit = options.pop("accuracy") != "fast" and cfg is None

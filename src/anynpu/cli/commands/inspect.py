@@ -55,7 +55,7 @@ def command(
         typer.Option(
             "--dataset",
             metavar="PATH",
-            help="Pictures: try the usual mean, std and channel orders on an ONNX model.",
+            help="Images: try the usual mean, std and channel orders on an ONNX model.",
             exists=True,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Show what is in a model file.
 
-    Inputs, outputs, types, quantisation, layers and memory. Opens the files of anynpu, the vendors' own .rknn and .nb, and ONNX. A command
+    Inputs, outputs, types, quantization, layers and memory. Opens the files of anynpu, the vendors' own .rknn and .nb, and ONNX. A command
     stream of the RK3588 NPU (64-bit words) or a recorded job (.npz) is disassembled; --layers also prints the registers that are 0.
 
     \b
@@ -222,7 +222,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
             console.print(f"  {label:12} {model.provenance[label]}")
     _print_metadata(console, {} if model.metadata is None else model.metadata.properties)
     for name, preprocess in model.preprocess.items():
-        node = f"node for {preprocess.picture.upper()} pictures, " if preprocess.picture else ""
+        node = f"node for {preprocess.picture.upper()} images, " if preprocess.picture else ""
         console.print(f"  preprocess   {name}: {node}mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
     for name, order in trained_orders(model).items():
         takes = (model.preprocess[name].picture if name in model.preprocess else "") or "rgb"

@@ -1,4 +1,4 @@
-"""``anynpu models``: well-known networks and the recipes that fit them."""
+"""``anynpu models``: well-known networks and the configs that fit them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(
         str,
         typer.Argument(
             metavar="[list|show|recipe|NAME]",
-            help="List all, show one, or print the recipe of one for compile -c. A name alone shows that network.",
+            help="List all, show one, or print the config of one for compile -c. A name alone shows that network.",
             show_default=False,
         ),
     ] = "list",
@@ -27,9 +27,9 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List well-known networks, and print the recipe of one for 'anynpu compile -c'.
+    """List well-known networks, and print the config of one for 'anynpu compile -c'.
 
-    A recipe has the preprocessing that the network was trained with. Files stay where their owners publish them.
+    A config has the preprocessing that the network was trained with. Files stay where their owners publish them.
 
     \b
     Example:
@@ -46,7 +46,7 @@ def command(
         _list(name or "", as_json)
         return
     if name is None:
-        raise typer.BadParameter("say which network; anynpu models lists them", param_hint="'NAME'")
+        raise typer.BadParameter("name a network; anynpu models lists them", param_hint="'NAME'")
     network = get(name)
     if action == "recipe":
         typer.echo(recipe_text(network, as_json=as_json), nl=False)

@@ -1,4 +1,4 @@
-"""``anynpu optimize``: the same model, written so that any quantiser keeps more of it."""
+"""``anynpu optimize``: the same model, written so that any quantizer keeps more of it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Rewrite a model for any int8 quantiser.
+    """Rewrite a model for any int8 quantizer.
 
     The function stays the same, and the difference in float32 is measured. Tensors whose channels differ widely in range are
-    split, so that each part gets a scale of its own, also from the vendor's toolkit. Slices of a picture that are joined for a
+    split, so that each part gets a scale of its own, also from the vendor's toolkit. Slices of an image that are joined for a
     convolution (Focus) become one convolution. Each is kept only where it helps under the rules of Rockchip's toolkit.
 
     \b
@@ -59,7 +59,7 @@ def command(
     if not better.groups:
         console.print("  no tensor gains from being split")
     if better.note:
-        console.print(f"  judged: {better.note}")
+        console.print(f"  evaluated: {better.note}")
     console.print(f"  nodes {better.nodes[0]} -> {better.nodes[1]}")
     console.print(
         f"  difference in float32: {better.largest_error:.2g} at most, {better.relative_error:.2g} of the largest value"

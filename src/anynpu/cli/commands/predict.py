@@ -179,10 +179,10 @@ def command(
     ] = None,
     dtype: Annotated[TimedPrecision | None, typer.Option("--dtype", help="int8 by default.")] = None,
     cores: Annotated[
-        int, typer.Option("--cores", min=1, max=3, metavar="N", help="Cores that one run is given, as far as the chip has them.")
+        int, typer.Option("--cores", min=1, max=3, metavar="N", help="Cores per run, at most those that the chip has.")
     ] = 1,
     matmul: Annotated[
-        str | None, typer.Option("--matmul", metavar="MxKxN", help="A matrix product instead of a model, such as 1x4096x4096.")
+        str | None, typer.Option("--matmul", metavar="MxKxN", help="A matmul instead of a model, such as 1x4096x4096.")
     ] = None,
     types: Annotated[
         str, typer.Option("--types", metavar="A*B->C", help="Data types of --matmul, as A*B->C.")
@@ -219,7 +219,7 @@ def command(
     if isinstance(shapes, list):
         raise typer.BadParameter("a prediction has one shape for each input; run it again for another", param_hint="'--shape'")
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"{plot.name}: plots are SVG pictures; name it .svg", param_hint="'--plot'")
+        raise typer.BadParameter(f"{plot.name}: plots are SVG images; name it .svg", param_hint="'--plot'")
     profile = read_board(board) if board is not None else None
     subject = TimedModel(model, shapes=shapes, batch=batch)
     wanted = subject.dtype(dtype.compiler_name if dtype is not None else None)

@@ -184,7 +184,7 @@ def _print(profile: Profile, top: int) -> None:
 
 
 def _print_device_table(model: Path, device: str) -> None:
-    """What the device's runtime says about its last run: measured on a board, predicted by the software NPU."""
+    """What the device's runtime states about its last run: measured on a board, predicted by the software NPU."""
     choice = choose_device(device)
     found = vendor_of(open_source(model).data)
     vendor = registry.get(choice.kind) if choice.kind != SOFTWARE else registry.default() if found is None else found[0]

@@ -53,7 +53,7 @@ def command(
     vendor = registry.find(lambda each: each.name == recorded.head.get("vendor"))
     served = None if vendor is None else vendor.dropin
     if served is None or served.tracing is None or served.open_device is None:
-        raise ParameterError(f"nobody knows the calls of '{recorded.head.get('vendor')}'", hint="record again")
+        raise ParameterError(f"there is no call table for '{recorded.head.get('vendor')}'", hint="record again")
     if target is not None and device is not None:
         raise typer.BadParameter("give a chip or a device", param_hint="'--target'")
     chip = target or recorded.head.get("chip")

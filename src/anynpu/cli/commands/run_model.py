@@ -42,7 +42,7 @@ from ..helpers.options import JsonOption, SeedOption, optional_chip, parse_named
 from ..helpers.summary import shape_text
 from ..helpers.verbosity import named_files
 
-# ``anynpu run`` on pictures: what is printed, and what is drawn.
+# ``anynpu run`` on images: what is printed, and what is drawn.
 
 
 _TABLE_ROWS = 20
@@ -51,7 +51,7 @@ _FPS = 25.0
 
 @dataclass(frozen=True)
 class Shown:
-    """What a model says about one picture.
+    """What a model states about one image.
 
     :ivar drawn: the file that it was drawn into, if any
     :ivar in_float: the result of the float model, if it was asked for
@@ -84,7 +84,7 @@ class Shown:
 
 
 class Canvas:
-    """Where drawn pictures go: a file, a folder, or a video."""
+    """Where drawn images go: a file, a folder, or a video."""
 
     def __init__(self, path: Path, source: FrameSource) -> None:
         self._path = path
@@ -95,14 +95,14 @@ class Canvas:
         self._is_video = suffix in VIDEO_SUFFIXES
         self._is_file = suffix in IMAGE_SUFFIXES
         if self._is_video and not source.is_moving:
-            raise ParameterError(f"--draw {path}: a {source.kind} is not drawn into a video", hint="give a picture or a folder")
+            raise ParameterError(f"--draw {path}: a {source.kind} is not drawn into a video", hint="give an image or a folder")
         if self._is_file and source.kind != "picture":
             raise ParameterError(
-                f"--draw {path}: a {source.kind} has many pictures", hint="give a folder, or for frames a video such as out.mp4"
+                f"--draw {path}: a {source.kind} has many images", hint="give a folder, or for frames a video such as out.mp4"
             )
         if not self._is_file and not self._is_video and (path.suffix and not path.is_dir()) and source.kind == "picture":
             raise ParameterError(
-                f"--draw {path}: pictures are not written as {path.suffix}", hint="write .jpg or .png, or give a folder"
+                f"--draw {path}: images are not written as {path.suffix}", hint="write .jpg or .png, or give a folder"
             )
         drawn = [path] if self._is_file or self._is_video else [path / _file_name(file.name) for file in source.files]
         for file in drawn:
@@ -116,7 +116,7 @@ class Canvas:
             ) from None
 
     def put(self, name: str, picture: Array) -> Path:
-        """Write one picture; the path of the file that it is in."""
+        """Write one image; the path of the file that it is in."""
         cv2 = _optional.cv2()
         turned = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
         if self._is_video:
@@ -165,7 +165,7 @@ def show(
     thresholds: Thresholds | None,
     in_float: FloatPictureModel | None = None,
 ) -> Iterator[Shown]:
-    """Each picture's result, drawn where there is a canvas.
+    """Each image's result, drawn where there is a canvas.
 
     :param in_float: the float model, whose result is drawn to the left
     """
@@ -188,7 +188,7 @@ def show(
 
 
 def print_shown(console: Console, shown: Shown, *, alone: bool) -> None:
-    """One line, and for a single picture a table."""
+    """One line, and for a single image a table."""
     console.print(f"{shown.name}: {shown.words}")
     if shown.in_float is not None:
         console.print(f"  float32: {shown.in_float.words}")
@@ -215,9 +215,9 @@ def _cell(value: Any) -> str:
 
 
 def speed_line(model: PictureModel | FloatPictureModel, shape_set: int) -> str:
-    """Pictures per second here, and as predicted for the chip."""
+    """Images per second here, and as predicted for the chip."""
     spent = model.spent
-    here = f"{spent.fps:.1f} pictures per second here ({1000 * spent.running / max(spent.pictures, 1):.1f} ms network"
+    here = f"{spent.fps:.1f} images per second here ({1000 * spent.running / max(spent.pictures, 1):.1f} ms network"
     here = f"{here}, {1000 * spent.reading / max(spent.pictures, 1):.1f} ms outputs)"
     if not isinstance(model, PictureModel):
         return here
@@ -242,7 +242,7 @@ class _Task(str, enum.Enum):
 
 
 class _Fit(str, enum.Enum):
-    """How a picture gets into the input."""
+    """How an image gets into the input."""
 
     LETTERBOX = "letterbox"
     CORNER = "corner"
@@ -273,7 +273,7 @@ def command(
         _Task | None, typer.Option("--task", help="What the outputs are. Guessed by default; raw prints the values.")
     ] = None,
     draw: Annotated[
-        Path | None, typer.Option("--draw", metavar="OUT", help="Draw the results: a picture, a folder, or a video (.mp4, .avi).")
+        Path | None, typer.Option("--draw", metavar="OUT", help="Draw the results: an image, a folder, or a video (.mp4, .avi).")
     ] = None,
     in_float: Annotated[
         Path | None,
@@ -301,7 +301,7 @@ def command(
     head: Annotated[
         str | None, typer.Option("--head", metavar="NAME", help="Form of the outputs, such as yolov7. Guessed by default.")
     ] = None,
-    fit: Annotated[_Fit | None, typer.Option("--fit", help="How a picture gets into the input. By the task by default.")] = None,
+    fit: Annotated[_Fit | None, typer.Option("--fit", help="How an image gets into the input. By the task by default.")] = None,
     recognize: Annotated[
         Path | None,
         typer.Option(
@@ -313,7 +313,7 @@ def command(
             readable=True,
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many pictures.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many images.")] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -333,7 +333,7 @@ def command(
 ) -> None:
     """Run a compiled model on the software NPU, or an ONNX model in float32, and show what it sees.
 
-    Given a picture, a folder, a video, a camera or a stream, the outputs are decoded: boxes, keypoints, masks, classes or text. Without
+    Given an image, a folder, a video, a camera or a stream, the outputs are decoded: boxes, keypoints, masks, classes or text. Without
     one, or with --task raw, the values themselves are shown; an input without --input is random.
 
     \b
@@ -350,7 +350,7 @@ def command(
         source, inputs = named_files(inputs)[-1], None  # one image, which is drawn on
     if source is not None and chosen != "raw":
         if inputs or output:
-            raise typer.BadParameter("pictures are decoded; use --input and --output without one, or with --task raw")
+            raise typer.BadParameter("images are decoded; use --input and --output without one, or with --task raw")
         limits = Thresholds(score=0.25 if score is None else score, overlap=0.45 if overlap is None else overlap)
         wanted = None if score is None and overlap is None else limits
         names = () if labels is None else labels_from_file(labels)
@@ -363,7 +363,7 @@ def command(
     if in_float is not None:
         raise typer.BadParameter("needs an image, folder, video or camera to compare on", param_hint="'--float'")
     if draw is not None:
-        raise typer.BadParameter("needs a picture, folder, video or camera to draw on", param_hint="'--draw'")
+        raise typer.BadParameter("needs an image, folder, video or camera to draw on", param_hint="'--draw'")
     if source is not None:
         inputs = [source, *(inputs or ())]
     _run_raw(given, model, inputs, output, target, shape_set, seed, as_json)
@@ -486,10 +486,10 @@ def _run_pictures(
 
 
 _FIT_WORDS = {
-    "letterbox": "pictures keep their proportions, in the middle of the input",
-    "corner": "pictures keep their proportions, at the top left of the input",
-    "stretch": "pictures are stretched to the input",
-    "crop": "the middle of pictures fills the input",
+    "letterbox": "images keep their proportions, in the middle of the input",
+    "corner": "images keep their proportions, at the top left of the input",
+    "stretch": "images are stretched to the input",
+    "crop": "the middle of images fills the input",
 }
 
 
@@ -565,7 +565,7 @@ def _arrays(model: Model, specs: Iterable[TensorSpec], files: Mapping[str, Path]
 
 
 def _from_file(path: Path, spec: TensorSpec) -> Array:
-    """The array of a .npy file, or a picture as N, C, H, W in the input's size."""
+    """The array of a .npy file, or an image as N, C, H, W in the input's size."""
     if path.suffix.lower() == ".npy":
         try:
             return np.asarray(open_array(path))
@@ -573,7 +573,7 @@ def _from_file(path: Path, spec: TensorSpec) -> Array:
             raise ShapeError(f"{path} is not a .npy file: {error}", hint="write it with numpy.save(path, array)") from error
     if len(spec.shape) != 4:
         raise ImageError(
-            f"{path} is taken for a picture, but input '{spec.name}' has the shape {list(spec.shape)}",
+            f"{path} is taken for an image, but input '{spec.name}' has the shape {list(spec.shape)}",
             hint="save the values with numpy.save and pass the .npy file",
         )
     from ...compiler.images import load_image
@@ -585,7 +585,7 @@ def _from_file(path: Path, spec: TensorSpec) -> Array:
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec, is_raw: bool) -> Array:
-    """Random bytes for a picture, small integers for an integer input, normal values for others."""
+    """Random bytes for an image, small integers for an integer input, normal values for others."""
     if is_raw or (len(spec.shape) == 4 and spec.shape[1] in (1, 3, 4)):
         return rng.integers(0, 256, spec.shape, np.uint8)
     if spec.dtype in (DType.INT32, DType.INT64, DType.BOOL) and spec.quantization is None:

@@ -15,7 +15,7 @@ def command(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write them.", file_okay=False)] = Path("samples"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write small models and pictures to try the examples of the documentation with.
+    """Write small models and images to try the examples of the documentation with.
 
     detector.onnx finds colorful boxes in the images. yolo.onnx, det.onnx and tiny.onnx have random weights: they show how things work,
     and detect nothing.
@@ -33,4 +33,4 @@ def command(
         return
     pictures = sum(path.suffix == ".jpg" for path in made)
     models = ", ".join(path.name for path in made if path.suffix != ".jpg")
-    results().print(f"wrote {models} and {pictures} pictures to {folder}")
+    results().print(f"wrote {models} and {pictures} images to {folder}")

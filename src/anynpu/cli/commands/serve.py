@@ -32,7 +32,7 @@ def command(
     ] = None,
     playground: Annotated[
         bool,
-        typer.Option("--playground", help="A page to try models and pictures on, at /playground; for this machine alone."),
+        typer.Option("--playground", help="A page to try models and images on, at /playground; for this machine alone."),
     ] = False,
     json_log: JsonLogOption = False,
     faults: FaultsOption = None,

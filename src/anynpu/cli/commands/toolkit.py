@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Install Rockchip's own toolkit, which 'anynpu build' uses, or show which one there is.
 
-    It goes into an environment of its own. What will be installed and whose licence applies is shown first.
+    It goes into an environment of its own. What will be installed and whose license applies is shown first.
 
     \b
     Example:

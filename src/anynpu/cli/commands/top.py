@@ -58,7 +58,7 @@ def command(
 
 
 def board_load(path: Path = _LOAD) -> list[float]:
-    """The load of each core of a real board in per cent, as its driver tells it; empty where there is none.
+    """The load of each core of a real board in per cent, as its driver reports it; empty where there is none.
 
     >>> board_load(Path("/nowhere"))
     []

@@ -38,7 +38,7 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the twin of a vendor's file, which programs then find by the file's hash.
+    """Make the anynpu model of a vendor's file, which programs then find by the file's hash.
 
     \b
     Example:
@@ -48,7 +48,7 @@ def command(
     info = vendorfile.read(model)
     chip = target or info.chip
     if not chip:
-        raise typer.BadParameter(f"{model.name} does not say for which chip it is: give --target")
+        raise typer.BadParameter(f"{model.name} does not name its chip: pass --target")
     with progress_bar(f"compiling {onnx.stem} for {chip} ({dtype_words(given['dtype'], chip)})") as progress:
         compiled = anynpu.compile(onnx, chip, CompileOptions(**read_inputs(onnx, given)), progress=progress)
     place = folder or twin_folders()[0]
@@ -57,4 +57,4 @@ def command(
     if as_json:
         print_json({"path": str(path), "bytes": path.stat().st_size, "chip": chip, "twin_of": str(model)})
         return
-    results().print(f"wrote {path} ({size_text(path.stat().st_size)}), the twin of {model.name}")
+    results().print(f"wrote {path} ({size_text(path.stat().st_size)}), the anynpu model of {model.name}")

@@ -70,7 +70,7 @@ def calibration_pages(folder: Path, count: int, grain: Grain = Grain.COLOR) -> P
 def compile_detector(
     detector: Path, pages: Path, target: str, count: int, progress: Callable[[str, int, int | None], None] | None = None
 ) -> CompiledModel:
-    """The detector as an int8 model for *target*, calibrated with the first *count* pictures of *pages*."""
+    """The detector as an int8 model for *target*, calibrated with the first *count* images of *pages*."""
     return anynpu.compile(
         detector,
         target,

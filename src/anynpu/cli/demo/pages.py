@@ -1,9 +1,9 @@
 """Pages and lines of text, drawn from a seed: calibration data and test data that need no download.
 
-The same seed gives the same picture. Pages for calibration and pages for a measurement should come from different seeds.
+The same seed gives the same image. Pages for calibration and pages for a measurement should come from different seeds.
 
-The grain of the paper matters to an int8 model more than it looks. PP-OCRv4 detection in int8 stays close to float32 on pages with colour
-grain, as a camera's sensor gives, and loses more on flat paper and on grey grain; docs/validation.md has the numbers.
+The grain of the paper matters to an int8 model more than it looks. PP-OCRv4 detection in int8 stays close to float32 on pages with color
+grain, as a camera's sensor gives, and loses more on flat paper and on gray grain; docs/validation.md has the numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..._util import optional as _optional
 
-# Pictures with captions, side by side.
+# Images with captions, side by side.
 
 
 _CAPTION_HEIGHT = 34
@@ -45,9 +45,9 @@ Image = npt.NDArray[np.uint8]
 
 
 class Grain(str, enum.Enum):
-    """The noise of a picture."""
+    """The noise of an image."""
 
-    COLOR = "color"  # each channel by itself, as from a camera
+    COLOR = "color"  # each channel on its own, as from a camera
     GREY = "grey"  # the same in all channels
     NONE = "none"
 

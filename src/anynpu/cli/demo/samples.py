@@ -1,4 +1,4 @@
-"""The files that the examples of the documentation name: small networks, compiled ones, and pictures."""
+"""The files that the examples of the documentation name: small networks, compiled ones, and images."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _write_picture(path: Path, rng: np.random.Generator) -> Path:
 
 
 def _pyramid(source: str, result: str, size: int, halvings: int, rng: np.random.Generator) -> Any:
-    """Convolutions that halve the picture, each with a ReLU."""
+    """Convolutions that halve the image, each with a ReLU."""
     helper = _optional.onnx().helper
     nodes, constants = [], {}
     name, channels = source, 3

@@ -1,7 +1,7 @@
 """The board's own test: networks that a real NPU ran, run again on any device, byte by byte.
 
 ``board_cases.json`` beside this file holds small networks that an RV1103 ran with the vendor's software, their inputs, and the bytes that
-it gave: figures from the logs of github.com/dnhkng/open-rknpu (MIT licence). The software NPU compiles them itself; a board needs files
+it gave: numbers from the logs of github.com/dnhkng/open-rknpu (MIT license). The software NPU compiles them itself; a board needs files
 that the vendor's toolkit made of the same ONNX models (:func:`export`).
 """
 

@@ -1,1 +1,1 @@
-"""What the commands have in common: options, output, recognising files."""
+"""What the commands have in common: options, output, recognizing files."""

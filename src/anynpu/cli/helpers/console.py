@@ -34,7 +34,7 @@ _GAP = 3
 
 
 class FittingTable(Table):
-    """Leaves out columns from the right where they do not fit, and says so.
+    """Leaves out columns from the right where they do not fit, and reports it.
 
     Numbers are never broken. The last column of text that is shown may take several lines.
     """
@@ -83,7 +83,7 @@ class FittingTable(Table):
 ProgressFunction = Callable[[str, int, int | None], None]
 
 _HINT = "\n  hint: "  # before the second line of an error
-_STAGE_WIDTH = len("trying recipes, 125 s left")
+_STAGE_WIDTH = len("trying configs, 125 s left")
 _LEAST_BAR, _ELAPSED = 8, " 0:00:00"
 _OTHER_COLUMNS = len(f" {_LEAST_BAR * '━'} 100 %{_ELAPSED} ")
 _PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
@@ -147,7 +147,7 @@ def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def bar_layout(width: int, description: int) -> tuple[int, bool, int]:
-    """How long a bar is, whether a clock is beside it, and the room for the stage, in a terminal of some *width*.
+    """How long a bar is, whether a clock is beside it, and the space for the stage, in a terminal of some *width*.
 
     In a narrow one the clock would be cut off: it goes first, for the time that is left is worth more.
     """
@@ -188,7 +188,7 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
 
         def report(stage: str, done: int, total: int | None) -> None:
             text = f"{stage}{left.text(stage, done, total)}"
-            # of one width where there is room, or the bar would become longer and shorter with it
+            # of one width where there is space, or the bar would become longer and shorter with it
             progress.update(task, stage=text.ljust(room), completed=done, total=total)
 
         try:
@@ -210,7 +210,7 @@ class TimeLeft:
         self._known: dict[str, tuple[float, int, int]] = {}  # when a stage began, how much was done then, and how much last
 
     def text(self, stage: str, done: int, total: int | None) -> str:
-        """What to say after the name of the stage; nothing where it cannot be told yet, or where it is a second or less.
+        """What to state after the name of the stage; nothing where it cannot be determined yet, or where it is a second or less.
 
         >>> times = iter([0.0, 10.0])
         >>> left = TimeLeft(lambda: next(times))

@@ -1,4 +1,4 @@
-"""A model that is shown images, compiled or in float: how they get in, what its outputs say, and how fast that is."""
+"""A model that is shown images, compiled or in float: how they get in, what its outputs state, and how fast that is."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ...session import InferenceSession
 from ...tasks import COCO, PictureReader, labels_from_metadata, reader_for
 from .onnxfile import reversed_orders
 
-# Where pictures come from: a file, a folder, a video, a camera, or a stream on stdin.
+# Where images come from: a file, a folder, a video, a camera, or a stream on stdin.
 
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"})
 """File names that end so are taken for videos, in either case."""
 
 MAX_FRAME_BYTES = 1 << 26
-"""Bytes of one encoded picture of a stream."""
+"""Bytes of one encoded image of a stream."""
 
 _CHUNK = 1 << 16
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -40,7 +40,7 @@ _JPEG = b"\xff\xd8"
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture: RGB uint8 [H, W, 3], and what to call it."""
+    """One image: RGB uint8 [H, W, 3], and what to call it."""
 
     name: str
     picture: Array
@@ -48,10 +48,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class FrameSource:
-    """Pictures to be gone through once.
+    """Images to be gone through once.
 
     :ivar kind: ``picture``, ``folder``, ``video``, ``camera`` or ``stream``
-    :ivar fps: pictures per second that the source itself states; 0 if it does not
+    :ivar fps: images per second that the source itself states; 0 if it does not
     :ivar files: what is read
     """
 
@@ -62,12 +62,12 @@ class FrameSource:
 
     @property
     def is_moving(self) -> bool:
-        """Whether its pictures follow each other in time."""
+        """Whether its images follow each other in time."""
         return self.kind in ("video", "camera", "stream")
 
 
 def open_source(text: str) -> FrameSource:
-    """The pictures that *text* names: a path, the number or device of a camera, or ``-`` for JPEG or PNG pictures on stdin.
+    """The images that *text* names: a path, the number or device of a camera, or ``-`` for JPEG or PNG images on stdin.
 
     :raises ImageError: there is nothing that could be read
     """
@@ -77,7 +77,7 @@ def open_source(text: str) -> FrameSource:
     if path.is_dir():
         files = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file())
         if not files:
-            raise ImageError(f"no pictures in the folder '{path}'", hint="name the folder that holds the pictures themselves")
+            raise ImageError(f"no images in the folder '{path}'", hint="name the folder that holds the images themselves")
         return FrameSource("folder", (Frame(file.name, read_image(file)) for file in files), files=tuple(files))
     if text.isdecimal() and not path.exists():
         return _captured(int(text), f"camera {text}", "camera")
@@ -85,8 +85,8 @@ def open_source(text: str) -> FrameSource:
         return _captured(text, text, "camera")
     if not path.is_file():
         raise ImageError(
-            f"there is no picture, folder or video '{text}'",
-            hint="give a path, the number of a camera, or - for pictures on stdin",
+            f"there is no image, folder or video '{text}'",
+            hint="give a path, the number of a camera, or - for images on stdin",
         )
     if path.suffix.lower() in VIDEO_SUFFIXES:
         return replace(_captured(text, path.name, "video"), files=(path,))
@@ -103,7 +103,7 @@ def _captured(which: int | str, name: str, kind: str) -> FrameSource:
     if width * height > _optional.MAX_PIXELS:
         capture.release()
         raise ImageError(
-            f"the pictures of {kind} '{name}' have {width:.0f} x {height:.0f} pixels",
+            f"the images of {kind} '{name}' have {width:.0f} x {height:.0f} pixels",
             hint=f"at most {_optional.MAX_PIXELS} pixels are read; make it smaller",
         )
     fps = float(capture.get(cv2.CAP_PROP_FPS))
@@ -118,7 +118,7 @@ def _captured(which: int | str, name: str, kind: str) -> FrameSource:
                 number += 1
                 yield Frame(f"{name} frame {number}", cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
             if not number:
-                raise ImageError(f"{kind} '{name}' gave no picture", hint="open it in a player; OpenCV must know its format")
+                raise ImageError(f"{kind} '{name}' gave no image", hint="open it in a player; OpenCV must know its format")
         finally:
             capture.release()
 
@@ -131,13 +131,11 @@ def _stream(stream: BinaryIO) -> Iterator[Frame]:
         name = f"frame {number}"
         yield Frame(name, decode_image(np.frombuffer(encoded, np.uint8), name))
     if not number:
-        raise ImageError(
-            "no picture came on stdin", hint="pipe JPEG or PNG pictures in: ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -"
-        )
+        raise ImageError("no image came on stdin", hint="pipe JPEG or PNG images in: ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -")
 
 
 def split_stream(stream: BinaryIO) -> Iterator[bytes]:
-    """The JPEG and PNG pictures that follow each other in *stream*, each as soon as it is complete."""
+    """The JPEG and PNG images that follow each other in *stream*, each as soon as it is complete."""
     reader = _Reader(stream)
     while reader.has(2):
         start = bytes(reader.buffer[:2])
@@ -146,7 +144,7 @@ def split_stream(stream: BinaryIO) -> Iterator[bytes]:
         elif reader.has(len(_PNG)) and reader.buffer[: len(_PNG)] == _PNG:
             length = _png_length(reader)
         else:
-            raise ImageError("what came on stdin is neither JPEG nor PNG", hint="pipe encoded pictures in, one after the other")
+            raise ImageError("what came on stdin is neither JPEG nor PNG", hint="pipe encoded images in, one after the other")
         yield reader.take(length)
 
 
@@ -163,7 +161,7 @@ class _Reader:
     def has(self, count: int) -> bool:
         """Whether there are *count* bytes."""
         if count > MAX_FRAME_BYTES:
-            raise ImageError(f"a picture of more than {MAX_FRAME_BYTES >> 20} MB on stdin", hint="send smaller pictures")
+            raise ImageError(f"an image of more than {MAX_FRAME_BYTES >> 20} MB on stdin", hint="send smaller images")
         while len(self.buffer) < count:
             chunk = self._read(_CHUNK)
             if not chunk:
@@ -172,9 +170,9 @@ class _Reader:
         return True
 
     def need(self, count: int) -> None:
-        """As :meth:`has`, where the picture cannot end before."""
+        """As :meth:`has`, where the image cannot end before."""
         if not self.has(count):
-            raise ImageError("the last picture on stdin is cut short", hint="did the program that sends them end early?")
+            raise ImageError("the last image on stdin is cut short", hint="did the program that sends them end early?")
 
     def take(self, count: int) -> bytes:
         """The first *count* bytes."""
@@ -184,7 +182,7 @@ class _Reader:
 
 
 def _png_length(reader: _Reader) -> int:
-    """Chunks, each with its length, until the one that ends the picture."""
+    """Chunks, each with its length, until the one that ends the image."""
     place = len(_PNG)
     while True:
         reader.need(place + 8)
@@ -201,7 +199,7 @@ def _jpeg_length(reader: _Reader) -> int:
     while True:
         reader.need(place + 2)
         if reader.buffer[place] != 0xFF:
-            raise ImageError("a JPEG picture on stdin is damaged", hint="pipe the pictures in as they are, one after the other")
+            raise ImageError("a JPEG image on stdin is damaged", hint="pipe the images in as they are, one after the other")
         marker = reader.buffer[place + 1]
         if marker == 0xD9:
             return place + 2
@@ -229,11 +227,11 @@ def _scan_end(reader: _Reader, place: int) -> int:
 
 
 class PictureModel(PictureReader):
-    """A model on the software NPU that takes pictures. Close it after use, or use it in a ``with`` block.
+    """A model on the software NPU that takes images. Close it after use, or use it in a ``with`` block.
 
     :param task: what its outputs are; guessed where not given
     :param given: options of a session; with ``isolate`` the model runs in a process of its own
-    :ivar assumes_coco: nobody named the classes, and there are as many as COCO has
+    :ivar assumes_coco: no class names were given, and there are as many as COCO has
     """
 
     def __init__(
@@ -258,7 +256,7 @@ class PictureModel(PictureReader):
             or self.spec.shape[1] not in (1, 3)
         ):
             raise ShapeError(
-                f"{path.name} does not take one picture: its inputs are "
+                f"{path.name} does not take one image: its inputs are "
                 + ", ".join(f"{spec.name} {list(spec.shape)}" for spec in self.program.input_specs),
                 hint="give each input with --input NAME=FILE",
             )
@@ -374,11 +372,11 @@ def _as_compiled(model: PictureModel) -> tuple[_Preparation, str]:
 def _tried(path: Path, first: Array | None, shapes: Mapping[str, tuple[int, ...]]) -> tuple[_Preparation, str]:
     from ...compiler.quantize.detect_preprocessing import find_recipe
 
-    # one image says little; its mirror image is another one
+    # one image states little; its mirror image is another one
     images = [] if first is None else [first, np.ascontiguousarray(first[:, ::-1])]
     found = find_recipe(path, images, shapes=dict(shapes))
     if found.best is None:
-        words = "which preprocessing it was trained with cannot be told from this image; values from 0 to 1 are assumed"
+        words = "which preprocessing it was trained with cannot be determined from this image; values from 0 to 1 are assumed"
         return (_three((0.0,)), _three((255.0,)), False), words
     is_bgr = found.best.order == "bgr"
     mean, std = (values[::-1] if is_bgr else values for values in (found.best.mean, found.best.std))
@@ -390,6 +388,6 @@ def _three(values: Sequence[float]) -> Array:
 
 
 def predicted_fps(model: Model, shape_set: int, chip: str) -> tuple[float, str]:
-    """Pictures per second that all cores of a chip are predicted to reach, and the confidence in it."""
+    """Images per second that all cores of a chip are predicted to reach, and the confidence in it."""
     prediction = timing.predict(model.programs[shape_set], chips.get(chip))
     return timing.fps(prediction), str(prediction.confidence)

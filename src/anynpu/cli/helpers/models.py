@@ -26,7 +26,7 @@ def no_model(path: Path, hint: str) -> ModelFormatError:
 
 
 class TimedModel:
-    """A model file, opened as far as a prediction needs it.
+    """A model file, opened where a prediction needs it.
 
     :ivar compiled: the compiled model, if the file is one
     """

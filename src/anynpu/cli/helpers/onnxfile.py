@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself, read without its weights and without asking whether it could be compiled."""
+"""What an ONNX file states about itself, read without its weights and without asking whether it could be compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...program import Model
 
 @dataclass(frozen=True)
 class OnnxTensor:
-    """An input or output. An axis without a fixed extent is a text: its name, or ``?``."""
+    """An input or output. An axis without a fixed size is a text: its name, or ``?``."""
 
     name: str
     dtype: str
@@ -123,11 +123,11 @@ def _tensor(value: Any) -> OnnxTensor:
     return OnnxTensor(value.name, {"float": "float32", "double": "float64"}.get(dtype, dtype), tuple(axes))
 
 
-# How pictures are prepared for a network: what a file says, and what the network itself reacts to.
+# How images are prepared for a network: what a file states, and what the network itself reacts to.
 
 
 def trained_orders(model: Model) -> dict[str, str]:
-    """The order of channels that each input was trained with, as far as the file says it."""
+    """The order of channels that each input was trained with, where the file states it."""
     try:
         entries = json.loads(model.provenance.get("channel_order", ""))
     except (ValueError, RecursionError):
@@ -145,10 +145,10 @@ def reversed_orders(model: Model) -> dict[str, str]:
 
 
 def reaction_line(file: Path, dataset: Path, shapes: Mapping[str, tuple[int, ...]] | None) -> tuple[str, dict[str, Any]]:
-    """What an ONNX model reacts to on the pictures of *dataset*, in one line and as data."""
+    """What an ONNX model reacts to on the images of *dataset*, in one line and as data."""
     from ...compiler.quantize.detect_preprocessing import find_recipe, pictures_of
 
     found = find_recipe(file, pictures_of(dataset), shapes=dict(shapes) if shapes else None)
     tried = {f"{recipe.name} {recipe.order}": round(value, 3) for recipe, value in found.values.items()}
     facts = {"reacts_to": None if found.best is None else found.best.flags, "order_known": found.order_known, "tried": tried}
-    return found.words or "cannot be told: no usual preprocessing stands out on these pictures", facts
+    return found.words or "cannot be determined: no usual preprocessing stands out on these images", facts

@@ -23,7 +23,7 @@ def as_options(message: str) -> str:
     flags = _flags()
     names = "|".join(sorted(map(re.escape, flags), key=len, reverse=True))
     text = re.sub(rf"(?<![\w-])({names})={_VALUE}", lambda found: _option(flags[found[1]], found[2]), message)
-    # what named both says it twice now
+    # what named both states it twice now
     text = re.sub(r"(--[\w-]+) \.\.\.(?:, or|, |: or| or)\s*(?=\1 )", "", text)
     return re.sub(r"((--[\w-]+) [^;()]+?), or \1(?=$|[\s,;)])", r"\1", text)
 

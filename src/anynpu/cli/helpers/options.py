@@ -22,14 +22,14 @@ DEFAULT_CHIP = "rk3588"
 
 
 class ChannelOrder(str, enum.Enum):
-    """The order of the channels of a picture that the model is fed with."""
+    """The order of the channels of an image that the model is fed with."""
 
     RGB = "rgb"
     BGR = "bgr"
 
 
 def use_faults(path: str | None, environment: MutableMapping[str, str]) -> None:
-    """Put a plan of faults into force for whoever gets *environment*; wrong usage if there is no such plan."""
+    """Put a fault plan into force for the processes that get *environment*; wrong usage if there is no such plan."""
     if path is not None:
         try:
             read_plan(path)

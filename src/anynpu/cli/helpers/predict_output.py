@@ -1,4 +1,4 @@
-"""What ``anynpu predict`` prints of matrix products."""
+"""What ``anynpu predict`` prints of matmuls."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ JsonLogOption = Annotated[bool, typer.Option("--json-log", "--json", help="Log J
 
 
 def need_model(path: str | Path) -> None:
-    """Refuse a model file or folder that is not there."""
+    """Reject a model file or folder that is not there."""
     if not Path(path).exists():
         raise OptionError(f"there is no model file {path}", hint="name files, NAME=FILE, or folders")
 
 
 def start_log(as_json: bool) -> None:
-    """Log to stderr, as text or as JSON. What gRPC's own library says repeats what clients send, and is left out."""
+    """Log to stderr, as text or as JSON. What gRPC's own library states repeats what clients send, and is left out."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it is read when gRPC is imported
     from ...serve.traces import JsonFormatter, LineFormatter
 

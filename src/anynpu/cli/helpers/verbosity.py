@@ -1,4 +1,4 @@
-"""How much a command says: ``-q`` and ``-v``, which every command has.
+"""How much a command states: ``-q`` and ``-v``, which every command has.
 
 ``-q`` leaves out progress and notes, ``-v`` adds the log of the package and, after an error, where it came from. One command runs in a
 process at a time, so the choice is kept in this module; :func:`reset` undoes it.
@@ -33,7 +33,7 @@ _SHOWN = 4
 
 
 class CheckedCommand(TyperCommand):
-    """A command whose complaints about arguments say what to do."""
+    """A command whose complaints about arguments state what to do."""
 
     def __init__(self, *arguments: Any, **facts: Any) -> None:
         super().__init__(*arguments, **facts)
@@ -82,7 +82,7 @@ def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
         from ...chips import names
 
         known = f"{', '.join(names())}{', or all' if 'all' in str(getattr(error.param, 'metavar', '')) else ''}"
-        return typer.BadParameter(f"say which chip; the chips: {known}", ctx=ctx, param=error.param)
+        return typer.BadParameter(f"name a chip; the chips:  {known}", ctx=ctx, param=error.param)
     text = str(error.message)
     found = re.search(r"'([^']+)' is a directory", text)
     if found is not None:
@@ -121,7 +121,7 @@ def _instead_of(folder: Path) -> str:
 
 
 def check_outputs(parameters: Iterable[inspect.Parameter], given: Mapping[str, Any]) -> None:
-    """Refuse files and folders to write that cannot be written, before the work."""
+    """Reject files and folders to write that cannot be written, before the work."""
     outputs: dict[str, tuple[Path, Any]] = {}
     for parameter in parameters:
         value = given.get(parameter.name)

@@ -36,8 +36,8 @@ class Network:
     :ivar to_onnx: how its ONNX file is got from there
     :ivar inputs: name and shape of its input
     :ivar outputs: shapes of its outputs, as that file has them
-    :ivar flags: of ``anynpu compile``, without their dashes; empty where pictures go in as they are
-    :ivar run_flags: of ``anynpu run``, where it does not find out by itself
+    :ivar flags: of ``anynpu compile``, without their dashes; empty where images go in as they are
+    :ivar run_flags: of ``anynpu run``, where it does not find out on its own
     :ivar cut: what to cut off before int8; empty for nothing
     :ivar note: what else to know
     :ivar measured: what was measured here, and on what; empty for nothing
@@ -91,7 +91,7 @@ def _images(network: Network) -> str:
 
 
 def recipe_text(network: Network, *, as_json: bool = False) -> str:
-    """A recipe for ``anynpu compile -c``: TOML with what is known as comments, or JSON, which has none."""
+    """A config for ``anynpu compile -c``: TOML with what is known as comments, or JSON, which has none."""
     if as_json:
         return json.dumps(dict(network.flags), indent=1) + "\n"
     comments = {
@@ -103,8 +103,8 @@ def recipe_text(network: Network, *, as_json: bool = False) -> str:
         "note": network.note,
         "measured": network.measured or NOT_MEASURED,
         "calibrate with": _images(network),
-        "use": "anynpu compile MODEL.onnx -o MODEL.rknn --target CHIP --dataset PICTURES/ -c THIS.toml",
-        "run": f"anynpu run MODEL.rknn PICTURE {network.run_flags}".rstrip() + " --draw out.jpg",
+        "use": "anynpu compile MODEL.onnx -o MODEL.rknn --target CHIP --dataset IMAGES/ -c THIS.toml",
+        "run": f"anynpu run MODEL.rknn Image {network.run_flags}".rstrip() + " --draw out.jpg",
     }
     lines = [f"# {key}: {value}" for key, value in comments.items() if value]
     return "\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in network.flags.items())]) + "\n"
@@ -112,7 +112,7 @@ def recipe_text(network: Network, *, as_json: bool = False) -> str:
 
 # The table of well-known networks.
 #
-# Mean and std are for pictures in RGB, as ``compile`` takes them, also where the network was trained in BGR: there they are those of its
+# Mean and std are for images in RGB, as ``compile`` takes them, also where the network was trained in BGR: there they are those of its
 # publisher the other way round.
 
 
@@ -165,7 +165,7 @@ def _yolox(name: str, size: int, boxes: int, measured: str = "") -> Network:
         outputs=f"1x{boxes}x85, cells not decoded",
         flags={"channel-order": "bgr"},
         run_flags="--labels coco",
-        note="bytes from 0 to 255 in BGR, the picture at the top left of the input; releases before 0.1.1 had ImageNet's mean and std",
+        note="bytes from 0 to 255 in BGR, the image at the top left of the input; releases before 0.1.1 had ImageNet's mean and std",
         measured=measured,
     )
 
@@ -189,7 +189,7 @@ NETWORKS: tuple[Network, ...] = (
         "yolox-nano",
         416,
         3549,
-        "int8 for rk3588, calibrated with 20 photographs of COCO: cosine 0.984 to float, 0.973 at worst (6 photographs kept apart, and "
+        "int8 for rk3588, calibrated with 20 photographs of COCO: cosine 0.984 to float, 0.973 at worst (6 photographs held out, and "
         "perturbed copies of them), where plain min/max has 0.872 and 0.755; 2 of 151 layers on the CPU; predicted 11 ms on one core",
     ),
     _yolox("yolox-tiny", 416, 3549),
@@ -242,7 +242,7 @@ NETWORKS: tuple[Network, ...] = (
             flags=_UNIT,
             run_flags="--labels coco",
             cut=_HEADS,
-            note="cut by grid its outputs look like those of YOLOv5: then say --head yolov7",
+            note="cut by grid its outputs look like those of YOLOv5: then pass --head yolov7",
         )
         for name in ("yolov7-tiny", "yolov7")
     ),
@@ -287,7 +287,7 @@ NETWORKS: tuple[Network, ...] = (
         "x, open; for example --shape x=1,3,48,192",
         "1x2: upright, upside down",
         {**_SIGNED_BGR, "shape": "x=1,3,48,192"},
-        note="tells whether a line of text stands on its head",
+        note="detects whether a line of text is upside down",
         measured="int8 for rk3588 (--accuracy fast): compiled and run, an upright line is called upright; 77 layers, none on the CPU",
     ),
     Network(
@@ -326,7 +326,7 @@ def get(name: str) -> Network:
     names = [network.name for network in NETWORKS]
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ParameterError(f"there is no recipe for '{name}'", hint=f"{guess}anynpu models lists all {len(names)}")
+    raise ParameterError(f"there is no config for '{name}'", hint=f"{guess}anynpu models lists all {len(names)}")
 
 
 def find(text: str) -> list[Network]:

@@ -1,4 +1,4 @@
-"""Sets ranges in ACUITY's table of quantisation, as text: python3 set_ranges.py NAME.quantize ranges.json
+"""Sets ranges in ACUITY's table of quantization, as text: python3 set_ranges.py NAME.quantize ranges.json
 
 Runs on its own, with the standard library alone: :mod:`anynpu.compiler.board.build` writes it beside the commands. ACUITY names an entry
 after a node or a tensor of the ONNX model, often with the operator before and always with a number behind: ``@Conv_stem_12:out0``.

@@ -1,8 +1,9 @@
-"""From ONNX to two files that agree: one for the board, by the vendor's toolkit, and its twin for everywhere else.
+"""From ONNX to two files that agree: one for the board, by the vendor's toolkit, and its anynpu model for everywhere else.
 
-The recipe chooses ranges and weights under the toolkit's own rules (:mod:`anynpu.compiler.export`). The toolkit gets them through
-its configuration file, and the twin is compiled from the same model with the scales that this file then has. The toolkit runs in a
-process of its own (:mod:`anynpu.compiler.board.environment`); without a toolkit everything is written that another machine needs.
+The quantization config chooses ranges and weights under the toolkit's own rules (:mod:`anynpu.compiler.export`). The toolkit
+gets them through its configuration file, and the anynpu model is compiled from the same model with the scales that this file
+then has. The toolkit runs in a process of its own (:mod:`anynpu.compiler.board.environment`); without a toolkit everything is
+written that another machine needs.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from ..toolkit.quantizer import VENDOR, WholeRanges, affine_of
 from . import acuity_ranges, worker
 from .environment import TIME_LIMIT, Toolkit, plain_text, run_logged
 
-# What VeriSilicon's ACUITY needs to make a file for an Allwinner board with our scales, and the twin of that file.
+# What VeriSilicon's ACUITY needs to make a file for an Allwinner board with our scales, and the anynpu model of that file.
 #
 # ACUITY is not public, so nothing here was ever tried with it: names, fields and commands are those of public scripts and
-# tables of its users. It names layers by itself when it imports a model, so its own table of quantisation is made first, and
+# tables of its users. It names layers on its own when it imports a model, so its own table of quantization is made first, and
 # then edited as text (:mod:`anynpu.compiler.board.acuity_ranges`, which goes into the folder as a script of its own).
 
 
@@ -71,7 +72,7 @@ _UNTRIED = "What is written for ACUITY was never tried with ACUITY"
 def build_acuity(
     model: Any, output: Path, target: str, options: CompileOptions, *, name: str, progress: Progress | None = None
 ) -> Built:
-    """Write the twin ``NAME.anynpu``, and the folder ``NAME.acuity`` with all that ACUITY needs for the same scales."""
+    """Write the anynpu model ``NAME.anynpu``, and the folder ``NAME.acuity`` with all that ACUITY needs for the same scales."""
     if target not in OPTIMIZE:
         raise CompileError(
             f"ACUITY's name of the NPU of {target} is not known",
@@ -81,7 +82,7 @@ def build_acuity(
     check_folder(job, (model, options.dataset))
     given = float_handover(model, options)
     onnx_model = given.model
-    # ACUITY quantises the model's own weights, so there is no re-fit
+    # ACUITY quantizes the model's own weights, so there is no weight reconstruction
     plain = replace(options, shapes=None, batch=None, channel_order=None, accuracy="fast", name=name)
     twin = compile(onnx_model, target, plain, progress=progress)
     if twin.dtype not in _TYPES:
@@ -130,7 +131,7 @@ def _write_samples(job: Path, model: Any, options: CompileOptions, preprocess: M
 
 
 def _inputmeta(model: Any) -> str:
-    """What ACUITY is told about the inputs: arrays that need nothing done to them."""
+    """What ACUITY receives about the inputs: arrays that need nothing done to them."""
     lines = ["input_meta:", "  databases:", "  - path: dataset.txt", "    type: TEXT", "    ports:"]
     for name, shape, dtype in _inputs(model):
         lines += [
@@ -157,7 +158,7 @@ def _ranges(model: Any, twin: CompiledModel) -> dict[str, dict[str, Any]]:
     """By tensor: the entry of ACUITY's table, and the names under which ACUITY may have it."""
     made = {output: node for node in model.graph.node for output in node.output}
     _, _, kind = _TYPES[twin.dtype]
-    shift = 128 if kind == "u8" else 0  # a program's codes are int8, ACUITY's are uint8
+    shift = 128 if kind == "u8" else 0  # a program's quantized values are int8, ACUITY's are uint8
     found = {}
     for name, spec in twin.programs[0].tensors.items():
         quantization = spec.quantization
@@ -219,7 +220,7 @@ class Built:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that would be more than a name in a path, a script or a list of files.
+    """Reject a name that would be more than a name in a path, a script or a list of files.
 
     A model's name is often that of a stranger's file. With a line end it can continue a script, with a slash it leaves its folder, with a
     dash it is a flag.
@@ -320,7 +321,7 @@ def _published(job: Path, made: Path, twin: CompiledModel, cfg: Path | None, rkn
 
 
 def _check(target: str, vendor: str, options: CompileOptions) -> None:
-    """Refuse what the toolkits, or their interfaces that are used here, do not have."""
+    """Reject what the toolkits, or their interfaces that are used here, do not have."""
     if vendor not in (_VENDOR, _ACUITY):
         raise CompileError(f"there is no toolkit for {target} here", hint="'anynpu compile' makes a file for the software NPU")
     for key, words in _CANNOT.items():
@@ -334,7 +335,7 @@ def _check(target: str, vendor: str, options: CompileOptions) -> None:
 
 
 def _chosen(model: Any, target: str, options: CompileOptions, progress: Progress | None) -> tuple[Handover, CompileOptions]:
-    """What the toolkit is given, and the options with which the twin of it is compiled."""
+    """What the toolkit is given, and the options with which the anynpu model of it is compiled."""
     passed = replace(options, quantizer="anynpu", shapes=None, batch=None, ranges=None, channel_order=None)
     if options.dtype in _FLOATS:
         return float_handover(model, options), passed

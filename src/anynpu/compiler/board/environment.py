@@ -80,7 +80,7 @@ def run_logged(
 
 
 def _ended_within(pid: int, seconds: float, log: Path, tell: Callable[[str], None] | None) -> bool:
-    """Wait for a child; it stays a zombie, so that its number still names its group and nobody else's."""
+    """Wait for a child; it stays a zombie, so that its number still names its group and no other."""
     deadline = time.monotonic() + seconds
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= deadline:
@@ -114,7 +114,7 @@ _REASON = re.compile(r"(?:\w*Error|E(?: \w+)?): .*\S|E .*\S")
 
 
 def reason_of(lines: Sequence[str]) -> str:
-    """The line of a log that says why a program failed: the last error in it, else the last line.
+    """The line of a log that states why a program failed: the last error in it, else the last line.
 
     >>> reason_of(["E load_onnx: not supported", "anynpu: load_onnx failed"])
     'E load_onnx: not supported'

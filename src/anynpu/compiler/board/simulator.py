@@ -1,4 +1,4 @@
-"""The vendor's simulator as one side of a comparison: what ``anynpu compare`` holds against a twin.
+"""The vendor's simulator as one side of a comparison: what ``anynpu compare`` holds against an anynpu model.
 
 The toolkit's ``accuracy_analysis`` writes the result of every layer. It runs in a process of its own, once for each sample, in the folder
 that ``anynpu build`` wrote.
@@ -94,7 +94,7 @@ def read_job(job: Path) -> dict[str, Any]:
 def read_results(folder: Path) -> dict[str, Array]:
     """What ``accuracy_analysis`` wrote of the simulator, by the names of the ONNX model.
 
-    An input or output is there as codes and as real numbers; what the codes stand for counts.
+    An input or output is there as quantized values and as real numbers; what the quantized values stand for counts.
     """
     table = folder / "map_name_to_file.txt"
     if not table.is_file():
@@ -135,7 +135,7 @@ def simulator_twin(job: Path, arithmetic: str = "simulator") -> CompiledModel:
 
 
 def _compilation(job: Path, arithmetic: str) -> tuple[Path, str, CompileOptions]:
-    """Model, target and options of the twin of what the toolkit built in a folder."""
+    """Model, target and options of the anynpu model of what the toolkit built in a folder."""
     document = read_job(job)
     name, config = document["name"], document["config"]
     inputs = [entry.name for entry in load_onnx(job / document["model"]).graph.input]

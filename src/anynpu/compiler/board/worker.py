@@ -1,8 +1,8 @@
-"""Builds a .rknn with the vendor's toolkit and the quantisation that anynpu has chosen.
+"""Builds a .rknn with the vendor's toolkit and the quantization that anynpu has chosen.
 
 This file needs Python 3.8 or later and rknn-toolkit2, nothing else: ``python build_rknn.py`` in the folder that holds ``job.json``.
 It calls the toolkit's documented functions: hybrid_quantization_step1 writes a .quantization.cfg, whose ``min`` and ``max`` are changed as
-text, and hybrid_quantization_step2 builds with them. Other numbers of that file must stay as they are: the toolkit refuses them.
+text, and hybrid_quantization_step2 builds with them. Other numbers of that file must stay as they are: the toolkit rejects them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MADE = ("_tp_rs", "_tp-rs", "_mm", "-rs", "_rs")
 """What the toolkit appends to the name of a tensor that it makes in another shape."""
 
 FAILED = 4
-"""The exit code where a function of the toolkit says that it failed."""
+"""The exit code where a function of the toolkit states that it failed."""
 
 
 def entry_name(line: str) -> str | None:
@@ -122,7 +122,7 @@ def check(what: str, result: Any) -> None:
 
 
 def main(path: str) -> None:
-    """Build what the job file says."""
+    """Build what the job file states."""
     with open(path, encoding="utf-8") as file:
         job = json.load(file)
     RKNN = importlib.import_module("rknn.api").RKNN  # noqa: N806

@@ -136,7 +136,7 @@ def _deny() -> Instruction:
 def _rule(
     number: int, argument: int, *, any_bit: int = 0, values: tuple[int, ...] = (), then: Instruction | None = None
 ) -> list[Instruction]:
-    """Judges one system call by the lower half of an argument: allowed for *values*, or *then* for any of some bits."""
+    """Evaluates one system call by the lower half of an argument: allowed for *values*, or *then* for any of some bits."""
     yes = then or _allow()
     no = _deny() if yes == _allow() else _allow()
     tests = (

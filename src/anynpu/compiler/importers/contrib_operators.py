@@ -66,7 +66,7 @@ class RuntimeNode:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def refused(self, why: str) -> UnsupportedOperatorError:
-        """An error that says what is in the way."""
+        """An error that states what is in the way."""
         return UnsupportedOperatorError(
             f"this form of onnxruntime's operator has no plain form here: {why}",
             node=self._proto.name,
@@ -166,7 +166,7 @@ class Writer:
         return self.value(name)
 
     def rank(self, name: str, depth: int = 0) -> int | None:
-        """The number of axes of a tensor, where the model or the nodes before it tell."""
+        """The number of axes of a tensor, where the model or the nodes before it report."""
         if name in self._stored:
             return len(self._stored[name].dims)
         maker = self._makers.get(name)
@@ -184,7 +184,7 @@ class Writer:
         return bool(name) and name in self._read
 
     def only_outputs(self, node: RuntimeNode, *places: int) -> None:
-        """Refuse an operator of which results at other places are read."""
+        """Reject an operator of which results at other places are read."""
         for index, name in enumerate(node.outputs):
             if index not in places and self.is_read(name):
                 raise node.refused(f"its result '{name}' is read")
@@ -207,7 +207,7 @@ class Writer:
         return self.node("Unsqueeze", [source], axes=list(axes))
 
     def length(self, source: str, axis: int) -> str:
-        """The extent of one axis, as a list of one number."""
+        """The size of one axis, as a list of one number."""
         return self.node("Gather", [self.node("Shape", [source]), self.whole([axis])])
 
     def counted(self, length: str) -> str:
@@ -237,7 +237,7 @@ class Writer:
 
 _MAX_HEADS = 1 << 16
 _FAR = -10000.0
-"""What is added to the score of a key that does not count, unless the node says otherwise."""
+"""What is added to the score of a key that does not count, unless the node states otherwise."""
 
 
 def attention(write: Writer, node: RuntimeNode) -> None:
@@ -250,7 +250,7 @@ def attention(write: Writer, node: RuntimeNode) -> None:
 
 
 def quantized_attention(write: Writer, node: RuntimeNode) -> None:
-    """QAttention: the same on codes, whose scales are inputs."""
+    """QAttention: the same on quantized values, whose scales are inputs."""
     _refuse(write, node, 8)
     source = write.node("DequantizeLinear", [node.input(0), node.input(3), *_zero(node, 6)])
     axis: dict[str, Any] = {"axis": 1} if write.opset >= 13 else {}  # before, there is one scale for all
@@ -283,7 +283,7 @@ def _zero(node: RuntimeNode, index: int) -> list[str]:
 
 
 def _refuse(write: Writer, node: RuntimeNode, *past: int) -> None:
-    """Refuse what has no plain form; *past* are the places of keys and values of earlier runs."""
+    """Reject what has no plain form; *past* are the places of keys and values of earlier runs."""
     write.only_outputs(node, 0)
     if any(node.input(index) for index in past):
         raise node.refused("it continues from keys and values of earlier runs")
@@ -314,7 +314,7 @@ def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: s
     """
     heads = node.whole("num_heads", 0)
     if heads < 1:
-        raise node.refused("it does not say how many heads it has")
+        raise node.refused("the number of its heads is not given")
     by_head = write.whole([0, 0, heads, -1])
     queries, keys, values = (write.node("Reshape", [part, by_head]) for part in parts)
     queries = write.node("Transpose", [queries], perm=[0, 2, 1, 3])
@@ -432,7 +432,7 @@ def group_query_attention(write: Writer, node: RuntimeNode) -> None:
     if shared < 1 or not 0 < heads <= _MAX_HEADS or heads % shared:
         raise node.refused(f"{heads} heads of queries and {shared} of keys")
     if not node.input(5):
-        raise node.refused("it does not say how many keys count")
+        raise node.refused("it does not state how many keys count")
     if node.input(10) or node.input(11) or node.whole("smooth_softmax", 0) == 1 or node.number("softcap", 0.0):
         raise node.refused("it has a bias or a sink, or limits its scores")
     write.only_outputs(node, 0, 1, 2)
@@ -580,7 +580,7 @@ def _zeros(write: Writer, node: RuntimeNode, name: str, bits: int, columns: int,
 
 
 def _unpacked(packed: Array, bits: int, count: int) -> Array:
-    """Codes of a few bits, the lowest of a byte first.
+    """Quantized values of a few bits, the lowest of a byte first.
 
     :param count: how many there have to be; -1: as many as there are
     """
@@ -611,7 +611,7 @@ _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _normalized(write: Writer, source: str, scale: str, shift: str, epsilon: float, result: str) -> None:
-    """A normalisation over the last axis, as the operator set of the model can say it."""
+    """A normalization over the last axis, as the operator set of the model can state it."""
     if write.opset >= 17:
         write.node("LayerNormalization", [source, scale, *([shift] if shift else [])], result, axis=-1, epsilon=epsilon)
         return
@@ -628,7 +628,7 @@ def _root_mean_square(write: Writer, source: str, scale: str, epsilon: float, re
 
 
 def _summed(write: Writer, node: RuntimeNode, bias: int) -> str:
-    """The input of a normalisation with a residual; the model may read the sum as well."""
+    """The input of a normalization with a residual; the model may read the sum as well."""
     write.only_outputs(node, 0, 3)
     shown = node.output(3)
     if not node.input(bias):
@@ -647,7 +647,7 @@ def _skip_simplified(write: Writer, node: RuntimeNode) -> None:
 def _simplified(write: Writer, node: RuntimeNode) -> None:
     write.only_outputs(node, 0)
     if node.whole("axis", -1) != -1:
-        raise node.refused("it normalises another axis than the last")
+        raise node.refused("it normalizes another axis than the last")
     _root_mean_square(write, node.input(0), node.input(1), node.number("epsilon", 1e-5), node.output(0))
 
 
@@ -655,7 +655,7 @@ def _layer_normalization(write: Writer, node: RuntimeNode) -> None:
     """onnxruntime has it for older operator sets than ONNX."""
     write.only_outputs(node, 0)
     if node.whole("axis", -1) != -1:
-        raise node.refused("it normalises another axis than the last")
+        raise node.refused("it normalizes another axis than the last")
     _normalized(write, node.input(0), node.input(1), node.input(2), node.number("epsilon", 1e-5), node.output(0))
 
 

@@ -115,7 +115,7 @@ def open_sequences(proto: Any, shapes: Mapping[str, Sequence[int]]) -> None:
             count += 1
         if not count:
             raise CompileError(
-                "an input is a sequence, and a chip has to know how many tensors it has",
+                "an input is a sequence, and the chip needs the number of its tensors at compile time",
                 tensor=name,
                 hint=f"give the shape of each: shapes={{'{name}.0': (1, 3), '{name}.1': (1, 3)}}; "
                 f"for none of them constants={{'{name}': []}}",
@@ -137,7 +137,7 @@ def open_sequences(proto: Any, shapes: Mapping[str, Sequence[int]]) -> None:
 
 
 class Sequences:
-    """The sequences of one model, as far as they are known.
+    """The sequences of one model, where they are known.
 
     :param value: the value of a tensor that depends on no input, or None
     :param shape: the shape of a tensor
@@ -166,7 +166,7 @@ class Sequences:
         """Enter a sequence."""
         if len(elements) > MAX_ELEMENTS:
             raise UnsupportedOperatorError(
-                f"a sequence has more than {MAX_ELEMENTS} tensors, which is as many as are written out",
+                f"a sequence has more than {MAX_ELEMENTS} tensors, the limit for unrolling",
                 tensor=name,
                 hint="export the model with one tensor in place of the sequence",
             )
@@ -302,7 +302,7 @@ class Sequences:
             value, size, count, keep = None, 1, extent, bool(_integer_attribute(node, "keepdims", 1))
         if size < 1 or count > MAX_ELEMENTS:
             raise UnsupportedOperatorError(
-                f"an axis of {extent} becomes a sequence of parts of {size}: at most {MAX_ELEMENTS} parts are written out",
+                f"an axis of {extent} becomes a sequence of parts of {size}: at most {MAX_ELEMENTS} parts are unrolled",
                 node=node.name or name,
                 operator=node.op_type,
                 hint="choose smaller input shapes, or use Split",
@@ -380,7 +380,7 @@ def _integer_attribute(node: Any, name: str, default: int) -> int:
 
 
 MAX_ROUNDS = 1024
-"""Rounds of a loop that are written out."""
+"""Rounds of a loop that are unrolled."""
 
 MAX_NODES = 50_000
 """Nodes of the model that the rounds of its loops may make."""
@@ -421,7 +421,7 @@ class _Writer:
         self.sequences = Sequences(proto, self._value, self._shape, _is_control)
 
     def resolve_sequences(self) -> bool:
-        """Replace the operators of sequences, as far as they do not wait for control flow."""
+        """Replace the operators of sequences, where they do not wait for control flow."""
         self.count += self.sequences.resolve()
         if (node := self.sequences.waiting) is not None:
             raise self.refusal(node)
@@ -760,11 +760,11 @@ class _Writer:
             nodes.append(copy)
         return nodes, [names.get(value.name, value.name) for value in body.output]
 
-    # what is refused
+    # what is rejected
 
     def _too_long(self, node: Any) -> UnsupportedOperatorError:
         return UnsupportedOperatorError(
-            f"written out, the loop is longer than {MAX_ROUNDS} rounds or {MAX_NODES} nodes",
+            f"unrolled, the loop is longer than {MAX_ROUNDS} rounds or {MAX_NODES} nodes",
             node=_label(node),
             operator=node.op_type,
             hint="choose smaller input shapes, or cut the model before this node and do the rest in your program",
@@ -779,7 +779,7 @@ class _Writer:
         source = next((name for name in sources if name), None)
         if source is not None:
             return CompileError(
-                f"the course of {node.op_type} depends on an input of the model, and a chip has to know it beforehand",
+                f"the course of {node.op_type} depends on an input of the model, and the chip needs it at compile time",
                 node=_label(node),
                 operator=node.op_type,
                 tensor=source,
@@ -863,7 +863,7 @@ def _rename(node: Any, names: Mapping[str, str]) -> None:
 
 
 def _keeps_going(body: Any) -> bool:
-    """Whether a loop's body hands its condition on as it is, or says yes each time."""
+    """Whether a loop's body hands its condition on as it is, or states yes each time."""
     makers = {output: node for node in body.node for output in node.output}
     name = body.output[0].name
     while (maker := makers.get(name)) is not None and maker.op_type in ("Identity", "Cast"):

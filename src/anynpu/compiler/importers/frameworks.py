@@ -29,7 +29,7 @@ OLD_OPSET = 17
 
 
 def is_torch_model(model: Any) -> bool:
-    """Whether an object is a module or an exported program of PyTorch. Nothing is imported: whoever has one has torch."""
+    """Whether an object is a module or an exported program of PyTorch. Nothing is imported: a caller that has one has imported torch."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -258,7 +258,7 @@ OPSET = 17
 
 
 def is_keras_model(model: Any) -> bool:
-    """Whether an object is a model of Keras. Nothing is imported: whoever has one has Keras."""
+    """Whether an object is a model of Keras. Nothing is imported: a caller that has one has imported Keras."""
     kinds = [getattr(sys.modules.get(name), "Model", None) for name in ("keras", "tensorflow.keras", "tf_keras")]
     return any(isinstance(kind, type) and isinstance(model, kind) for kind in kinds)
 
@@ -435,7 +435,7 @@ _COMPILED = {
 def as_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any = None, *, trust: bool = False) -> Any:
     """An ONNX model made from one of another framework; None where *model* is ONNX, or nothing that is known here.
 
-    :param shapes: by input name, for models that do not say them
+    :param shapes: by input name, for models that do not state them
     :param example_inputs: what a module of PyTorch is called with
     :param trust: files of PyTorch, Keras and TensorFlow are loaded as they are, in this process
     """

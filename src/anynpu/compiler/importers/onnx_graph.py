@@ -76,7 +76,7 @@ def _turned(graph: Graph, name: str, made: list[Node]) -> str:
 
 # Inputs of a model that are no data: shapes, axes and amounts that an operator has to know before a chip can run it.
 #
-# ``constants`` of the compiler gives such an input a value; without it the model is refused with a message that names the input.
+# ``constants`` of the compiler gives such an input a value; without it the model is rejected with a message that names the input.
 
 
 _AXES = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -160,7 +160,7 @@ def refuse_open_parameters(graph: Graph, static: set[int]) -> None:
                 shape = graph.shapes[source]
                 values = ",".join(["1"] * int(np.prod(shape)))
                 raise CompileError(
-                    f"{_what(node, place)} is an input of the model, and a chip has to know it beforehand",
+                    f"{_what(node, place)} is an input of the model, and the chip needs it at compile time",
                     node=node.label,
                     operator=node.op,
                     tensor=source,
@@ -203,7 +203,7 @@ def _is_true(graph: Graph, node: Node, place: int) -> bool:
     name = node.inputs[place]
     if name in graph.inputs:
         raise CompileError(
-            f"{_what(node, place)} is an input of the model, and a chip has to know it beforehand",
+            f"{_what(node, place)} is an input of the model, and the chip needs it at compile time",
             node=node.label,
             operator=node.op,
             tensor=name,
@@ -236,7 +236,7 @@ def refuse_training(graph: Graph) -> None:
             )
 
 
-# What an open axis of an input probably is: a number to suggest for it.
+# What an dynamic dimension of an input probably is: a number to suggest for it.
 
 
 _BY_NAME = (
@@ -250,11 +250,11 @@ _BY_NAME = (
     (r"box|roi|query|point", 100),
     (r"height|width|^h$|^w$|size|pixel", 640),
 )
-"""Words in the name of an axis, and an extent that is usual for it; the first that fits counts."""
+"""Words in the name of an axis, and a size that is usual for it; the first that fits counts."""
 
 
 def suggested_extent(name: str, axis: int, rank: int, element: int) -> int:
-    """An extent to suggest for an open axis, by its name, its place and the type of its tensor.
+    """A size to suggest for an dynamic dimension, by its name, its place and the type of its tensor.
 
     >>> suggested_extent("sequence_length", 1, 2, 7), suggested_extent("", 2, 4, 1), suggested_extent("", 1, 4, 1)
     (128, 640, 3)
@@ -281,7 +281,7 @@ def suggested_extent(name: str, axis: int, rank: int, element: int) -> int:
 
 # Real numbers of a model in one type: float16, bfloat16 and float64 become float32 at import.
 #
-# Everything behind the import (fusion, calibration, integer forms) knows float32 alone; a chip holds float16 or codes, whatever
+# Everything behind the import (fusion, calibration, integer forms) knows float32 alone; a chip holds float16 or quantized values, whatever
 # the exporter chose. What depends on no input is computed in the model's own types first.
 
 
@@ -332,7 +332,7 @@ def _refuse_bits(graph: Graph) -> None:
 def keep_bits(graph: Graph) -> None:
     """BitCast reads the bits of its input's own type: let a widened input have that type again, in place.
 
-    Which type that was, the number of bits of the result says.
+    Which type that was, the number of bits of the result states.
     """
     nodes = []
     for node in graph.nodes:
@@ -432,7 +432,7 @@ MAX_GRAPH = 1 << 32
 MAX_AXES = 8
 
 MAX_MODEL = (1 << 31) - (1 << 20)
-"""Bytes of a serialised model: protobuf ends at 2 GiB."""
+"""Bytes of a serialized model: protobuf ends at 2 GiB."""
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 
@@ -503,7 +503,7 @@ def import_onnx(
         except CompileError:
             if not has_other_reals(graph):
                 raise
-            widen(graph)  # onnxruntime has many operators for float32 alone, and weights that were codes are float32
+            widen(graph)  # onnxruntime has many operators for float32 alone, and weights that were quantized values are float32
             _trace(graph, custom or {}, declared)
     without_castlike(graph)
     widen(graph)
@@ -696,7 +696,7 @@ def _fixed_shape(
         example = ",".join(str(extent or other) for extent, other in zip(shape, guess, strict=True))
         raise ShapeError(
             f"input '{name}' has the shape {text}, and a chip needs fixed numbers",
-            hint=f"say which: --shape {name}={example}, or shapes={{'{name}': ({example})}}",
+            hint=f"choose one: --shape {name}={example}, or shapes={{'{name}': ({example})}}",
         )
     return tuple(int(extent) for extent in shape if extent is not None)
 
@@ -711,7 +711,7 @@ def _refuse_large(name: str, shape: Sequence[int], most: int) -> None:
 
 
 def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
-    """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
+    """The model with inferred shapes. Tensors that no machine should try to allocate are rejected before anything is executed."""
     most = max_tensor_bytes() // 4
     for name, shape in fixed.items():
         _refuse_large(name, shape, most)

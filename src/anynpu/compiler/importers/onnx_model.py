@@ -52,9 +52,9 @@ Size = tuple[int, int, int]
 
 
 def check_bounds(proto: Any, *, complete: bool = True) -> None:
-    """Refuse a model that stands for too much; reads each part of the file once.
+    """Reject a model that stands for too much; reads each part of the file once.
 
-    :param complete: the model must hold its weights: what still lies elsewhere is refused, because a library that is handed the model
+    :param complete: the model must hold its weights: what still lies elsewhere is rejected, because a library that is handed the model
         would read whatever file or memory it names
     """
     _Count(proto, complete).check()
@@ -199,11 +199,11 @@ def detach(proto: Any) -> tuple[Any, dict[str, Array]]:
 
 
 def checked_form(proto: Any) -> tuple[Any, list[Any]]:
-    """What a checker needs to see: a model whose large constants are inputs, and those constants, each to be checked by itself."""
+    """What a checker needs to see: a model whose large constants are inputs, and those constants, each to be checked on its own."""
     large = [tensor for tensor in proto.graph.initializer if _is_large(tensor)]
     names = {tensor.name for tensor in large}
     if len(names) < len(large):
-        return proto, []  # two of one name: the checker shall say so
+        return proto, []  # two of one name: the checker must report it
     light = _without_constants(proto)
     light.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name not in names)
     known = {value.name for value in proto.graph.input}
@@ -215,7 +215,7 @@ def checked_form(proto: Any) -> tuple[Any, list[Any]]:
 
 
 def _is_large(tensor: Any) -> bool:
-    """Whether a constant is made of many real numbers, which lie in the message as bytes; as many as its shape says."""
+    """Whether a constant is made of many real numbers, which lie in the message as bytes; as many as its shape states."""
     types = onnx().TensorProto
     sizes = {types.FLOAT: 4, types.DOUBLE: 8, types.FLOAT16: 2}
     size = sizes.get(tensor.data_type, 0)
@@ -228,7 +228,7 @@ def _is_large(tensor: Any) -> bool:
 
 
 def _without_constants(proto: Any) -> Any:
-    """A copy of a model without its initialisers."""
+    """A copy of a model without its initializers."""
     light = type(proto)()
     _copy_fields(proto, light, "graph")
     _copy_fields(proto.graph, light.graph, "initializer")
@@ -340,7 +340,7 @@ def load_onnx(
     another framework.
 
     :param custom_ops: operators that are custom ones, besides those of domains that are not known
-    :param shapes: of inputs, for a model that does not say them itself
+    :param shapes: of inputs, for a model that does not state them itself
     :param example_inputs: what a module of PyTorch is called with
     :param trust: files of PyTorch, Keras and TensorFlow are loaded as they are, in this process
     """
@@ -435,7 +435,7 @@ def _parse(data: bytes, what: str) -> Any:
 
 
 def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
-    """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
+    """Raise a CompileError for what is wrong with a model; initializers that are also inputs become constants."""
     checker = onnx().checker
     _check_text(proto.graph)
     _inline_functions(proto, custom_ops)
@@ -444,7 +444,7 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
     mark_custom(proto, custom_ops)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
-        # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
+        # Initializers that are also inputs are overridable; here they are constants, or nothing could be folded.
         constants = set(names)
         kept = [value for value in proto.graph.input if value.name not in constants]
         del proto.graph.input[:]
@@ -513,7 +513,7 @@ def _inline_functions(proto: Any, custom_ops: CustomOperators) -> None:
 def _group_norm_by_group(proto: Any) -> None:
     """GroupNormalization before operator set 21 has a scale for each group: it is the InstanceNormalization of its groups.
 
-    ONNX has withdrawn that form, so that its checker and onnxruntime refuse it, but exporters have written it.
+    ONNX has withdrawn that form, so that its checker and onnxruntime reject it, but exporters have written it.
     """
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     old = [node for node in proto.graph.node if node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx")]
@@ -568,6 +568,6 @@ def input_names(proto: Any) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says."""
+    """The first line of what an error states."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:400] if lines else type(error).__name__

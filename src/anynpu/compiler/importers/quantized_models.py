@@ -14,13 +14,13 @@ from ..._util.types import Array
 from ...errors import CompileError
 from ..graph import Graph, Node
 
-# Models that are quantised already, as the float models that they stand for: the compiler quantises them anew.
+# Models that are quantized already, as the float models that they stand for: the compiler quantizes them again.
 #
-# Beside every quantised tensor stands the real one. Nodes on codes (MatMulInteger, a MaxPool of codes) get a float node that
-# makes the real tensor from real ones, and what nobody reads any more is dropped. Those of the format QOperator were written
-# between pairs of QuantizeLinear and DequantizeLinear before (:mod:`anynpu.compiler.importers.quantized_models`). A node
-# that is not understood keeps reading codes, so that a model is at worst computed as it is. Where codes cannot be negative a
-# clip stays: quantisers leave Relu out there.
+# Beside every quantized tensor stands the real one. Nodes on quantized values (MatMulInteger, a MaxPool of quantized values) get
+# a float node that makes the real tensor from real ones, and what has no reader any more is dropped. Those of the format
+# QOperator were written between pairs of QuantizeLinear and DequantizeLinear before
+# (:mod:`anynpu.compiler.importers.quantized_models`). A node that is not understood keeps reading quantized values, so that a
+# model is at worst computed as it is. Where quantized values cannot be negative a clip stays: quantizers leave Relu out there.
 
 
 _SAME_VALUES = (
@@ -40,14 +40,14 @@ _MICROSOFT = "com.microsoft"
 
 
 def dequantize(graph: Graph) -> bool:
-    """Let a graph compute in float what it computes in codes, in place; False where nothing is quantised."""
+    """Let a graph compute in float what it computes in quantized values, in place; False where nothing is quantized."""
     marks = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "ConvInteger", "MatMulInteger")
     if not any(node.op.startswith(marks) for node in graph.nodes):
         return False
     try:
         _Dequantizing(graph).run()
     except (IndexError, TypeError, ValueError) as error:  # scales that fit nothing, operators without their inputs
-        raise CompileError(f"the quantised model makes no sense: {error}", hint="quantise the model again") from error
+        raise CompileError(f"the quantized model makes no sense: {error}", hint="quantize the model again") from error
     graph.remove_unused()
     return True
 
@@ -55,7 +55,7 @@ def dequantize(graph: Graph) -> bool:
 class _Dequantizing:
     """One walk through the graph in the order of execution.
 
-    ``_real`` has the real tensor of each quantised one. ``_sums`` are results of integer products as (real tensor, scale): the real tensor
+    ``_real`` has the real tensor of each quantized one. ``_sums`` are results of integer products as (real tensor, scale): the real tensor
     is what the integers mean, once they are multiplied by the scale that DynamicQuantizeLinear found; ``_factors`` are such scales times a
     constant.
     """
@@ -110,7 +110,7 @@ class _Dequantizing:
         return self._graph.constants.get(name) if name else None
 
     def _weights(self, codes: str, scale: str, zero: str, axis: int) -> str | None:
-        """A constant of codes as real numbers; with an empty *scale*, in units of it."""
+        """A constant of quantized values as real numbers; with an empty *scale*, in units of it."""
         value, scales, zeros = self._constant(codes), self._constant(scale), self._constant(zero)
         if value is None or (scale and scales is None) or (zero and zeros is None):
             return None
@@ -130,7 +130,7 @@ class _Dequantizing:
         return self._graph.add_constant(self._name(codes), real.astype(np.float32))
 
     def _operand(self, codes: str, scale: str, zero: str) -> str | None:
-        """The real tensor of an input: one that is known, a constant, or an input of the model that is codes."""
+        """The real tensor of an input: one that is known, a constant, or an input of the model that is quantized values."""
         if codes in self._real:
             return self._real[codes]
         if self._constant(codes) is not None:
@@ -141,7 +141,7 @@ class _Dequantizing:
         return None
 
     def _settle(self, codes: str, real: str, scale: str, zero: str) -> None:
-        """Note what codes mean; they cannot mean negative numbers where the zero point is the smallest code."""
+        """Note what quantized values mean; they cannot mean negative numbers where the zero point is the smallest code."""
         scales, zeros = self._constant(scale), self._constant(zero)
         maker = self._makers.get(real)
         whole = zeros is not None and zeros.dtype.kind in "iu"
@@ -192,7 +192,8 @@ class _Dequantizing:
             self._settle(node.outputs[0], node.inputs[0], node.inputs[1], (*node.inputs, "")[2])
 
     def _known(self, node: Node) -> str | None:
-        """What the codes of a node stand for; a constant's are taken here, since old operator sets have no scale for each channel."""
+        """What the quantized values of a node stand for; a constant's are taken here, since old operator sets have no scale for
+        each channel."""
         codes, scale, zero = (*node.inputs, "", "")[:3]
         value, scales = self._constant(codes), self._constant(scale)
         if value is None or scales is None or node.attribute("block_size", 0) or scales.ndim > 1:
@@ -207,7 +208,7 @@ class _Dequantizing:
         self._factors[node.outputs[1]] = (node.outputs[1], "")
 
     def _integers(self, node: Node) -> None:
-        """A product of codes that DynamicQuantizeLinear made with constants: what it means, in units of the scale."""
+        """A product of quantized values that DynamicQuantizeLinear made with constants: what it means, in units of the scale."""
         codes, weights = node.inputs[:2]
         zero, weight_zero = (*node.inputs[2:], "", "")[:2]
         found = self._dynamic.get(codes)
@@ -250,11 +251,11 @@ class _Dequantizing:
                 table[node.outputs[0]] = table[node.inputs[0]]
 
 
-# Operators that compute on codes (QLinearConv, QLinearMatMul, QGemm and their like), written as what they mean.
+# Operators that compute on quantized values (QLinearConv, QLinearMatMul, QGemm and their like), written as what they mean.
 #
-# onnxruntime's quantiser writes such models as its format QOperator. Each operator becomes the float one between
-# DequantizeLinear and QuantizeLinear with the same scales, so that there is one form of quantised models to understand.
-# Operators that only move codes do the same to real numbers; one that is not known keeps reading codes.
+# onnxruntime's quantizer writes such models as its format QOperator. Each operator becomes the float one between
+# DequantizeLinear and QuantizeLinear with the same scales, so that there is one form of quantized models to understand.
+# Operators that only move quantized values do the same to real numbers; one that is not known keeps reading quantized values.
 
 
 _UNARY = {
@@ -270,13 +271,13 @@ _MOVES = {
     *("Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 }
 _LEFT_OUT = {"channels_last", "opset"}
-"""Attributes that only the operators on codes have."""
+"""Attributes that only the operators on quantized values have."""
 _LONGEST = 8
-"""Operators in a row that move a constant of codes: each DequantizeLinear behind them gets copies of its own."""
+"""Operators in a row that move a constant of quantized values: each DequantizeLinear behind them gets copies of its own."""
 
 
 def between_pairs(proto: Any) -> None:
-    """Write every operator on codes as a float one between pairs of QuantizeLinear and DequantizeLinear; in place.
+    """Write every operator on quantized values as a float one between pairs of QuantizeLinear and DequantizeLinear; in place.
 
     :raises CompileError: an operator lacks inputs
     """
@@ -286,11 +287,11 @@ def between_pairs(proto: Any) -> None:
     try:
         _Writing(proto).run()
     except (IndexError, ValueError) as error:
-        raise CompileError(f"the quantised model makes no sense: {error}", hint="quantise the model again") from error
+        raise CompileError(f"the quantized model makes no sense: {error}", hint="quantize the model again") from error
 
 
 class _Writing:
-    """One walk over the nodes; ``_scales`` has scale and zero point of each tensor that is known to be codes."""
+    """One walk over the nodes; ``_scales`` has scale and zero point of each tensor that is known to be quantized values."""
 
     def __init__(self, proto: Any) -> None:
         package, graph = onnx(), proto.graph
@@ -348,7 +349,7 @@ class _Writing:
         self._nodes.append(made)
 
     def _real(self, codes: str, scale: str, zero: str = "", *, axis: int | None = None) -> str:
-        """The real numbers of codes."""
+        """The real numbers of quantized values."""
         key = codes, scale, zero, axis
         if key not in self._reals:
             self._reals[key] = result = self._name(f"{codes}.real")
@@ -359,7 +360,7 @@ class _Writing:
         return self._reals[key]
 
     def _rounded(self, real: str, codes: str, scale: str, zero: str = "") -> None:
-        """The codes of real numbers."""
+        """The quantized values of real numbers."""
         self._node("QuantizeLinear", [real, scale, *([zero] if zero else [])], [codes], f"{codes}.codes")
         self._scales[codes] = (scale, zero)
 
@@ -454,7 +455,8 @@ class _Writing:
         return self._result(node, "Gemm", inputs, result_scale, result_zero)
 
     def _lstm(self, node: Any) -> bool:
-        """An LSTM whose weights are codes, with the axes of each matrix the other way round; what it reads is rounded as it runs."""
+        """An LSTM whose weights are quantized values, with the axes of each matrix the other way round; what it reads is rounded
+        as it runs."""
         inputs = _exactly(node, 12)
         for place, (scale, zero) in ((1, inputs[8:10]), (2, inputs[10:12])):
             codes, scales, zeros = (self._constant(name) for name in (inputs[place], scale, zero))
@@ -474,7 +476,7 @@ class _Writing:
         return True
 
     def _moved_real(self, node: Any) -> bool:
-        """An operator that moves codes moves what they mean."""
+        """An operator that moves quantized values moves what they mean."""
         codes = node.input[0]
         if (codes in self._stored or codes in self._moved) and node.op_type not in ("Pad", "Resize"):
             self._moved[node.output[0]] = node
@@ -493,14 +495,14 @@ class _Writing:
         return True
 
     def _padding(self, value: str, scale: str, zero: str) -> str:
-        """What a code beside the picture stands for; without one it is 0."""
+        """What a code beside the image stands for; without one it is 0."""
         if not value:
             point = self._constant(zero) if zero else None
             value = self._add_constant("padding", np.zeros((), np.uint8 if point is None else point.dtype))
         return self._real(value, scale, zero)
 
     def _taken_before(self, codes: str, scale: str, zero: str, result: str) -> bool:
-        """A part of a constant of codes is the part of a real constant: a table of words, out of which Gather takes some."""
+        """A part of a constant of quantized values is the part of a real constant: a table of words, out of which Gather takes some."""
         path: list[Any] = []
         name = codes
         while name in self._moved and len(path) < _LONGEST:
@@ -529,15 +531,15 @@ def _exactly(node: Any, count: int) -> list[str]:
     return list(node.input[:count])
 
 
-# Models that are quantised already, in ONNX's form: QuantizeLinear and DequantizeLinear around what is computed in integers.
+# Models that are quantized already, in ONNX's form: QuantizeLinear and DequantizeLinear around what is computed in integers.
 #
-# Quantisation-aware training, onnxruntime, NNCF and torch.ao write such models. Here they are taken apart: a float model
-# without these nodes, the scale and zero point of every tensor, and the codes of the weights, which the compiler keeps.
+# Quantization-aware training, onnxruntime, NNCF and torch.ao write such models. Here they are taken apart: a float model
+# without these nodes, the scale and zero point of every tensor, and the quantized values of the weights, which the compiler keeps.
 
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
-"""Operators that move codes: their results are not rounded again."""
+"""Operators that move quantized values: their results are not rounded again."""
 
 _SHIFTS = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 _NARROW = {"int4", "uint4", "int2", "uint2"}
@@ -546,12 +548,12 @@ _NARROW = {"int4", "uint4", "int2", "uint2"}
 
 @dataclass(frozen=True, eq=False)
 class QdqWeights:
-    """A constant as codes.
+    """A constant as quantized values.
 
     :ivar codes: int8; for biases int32
     :ivar scales: one, or one for each entry of *axis*
     :ivar zeros: zero points, as many
-    :ivar shift: what was taken from the codes and zero points of the model to make them int8
+    :ivar shift: what was taken from the quantized values and zero points of the model to make them int8
     """
 
     codes: Array
@@ -562,7 +564,7 @@ class QdqWeights:
 
     @property
     def values(self) -> Array:
-        """The numbers that the codes stand for."""
+        """The numbers that the quantized values stand for."""
         shape = [1] * self.codes.ndim
         if self.scales.size > 1:
             shape[self.axis] = -1
@@ -573,12 +575,12 @@ class QdqWeights:
 
 @dataclass(frozen=True, eq=False)
 class Qdq:
-    """A quantised model, taken apart.
+    """A quantized model, taken apart.
 
     :ivar model: the model in float
     :ivar ranges: scale and int8 zero point of tensors by name
-    :ivar weights: codes of constants, by the name of the constant in *model*
-    :ivar rounded: tensors of *ranges* that are rounded there: those that only move codes are not
+    :ivar weights: quantized values of constants, by the name of the constant in *model*
+    :ivar rounded: tensors of *ranges* that are rounded there: those that only move quantized values are not
     :ivar refusal: why a model with DequantizeLinear nodes was not taken apart
     """
 
@@ -590,7 +592,7 @@ class Qdq:
 
 
 def taken_apart(proto: Any) -> Qdq:
-    """A model, taken apart where it is quantised in a way that has a meaning here, else as it is."""
+    """A model, taken apart where it is quantized in a way that has a meaning here, else as it is."""
     if not any(node.op_type.startswith((_DEQUANTIZE, "QLinear")) for node in proto.graph.node):
         return Qdq(proto)
     try:
@@ -602,7 +604,7 @@ def taken_apart(proto: Any) -> Qdq:
 def split_qdq(proto: Any) -> Qdq:
     """Take a model apart; the one that is given stays as it is.
 
-    :raises CompileError: the model is quantised in a way that has no meaning here
+    :raises CompileError: the model is quantized in a way that has no meaning here
     """
     return _Splitter(proto).run()
 
@@ -640,7 +642,7 @@ class _Splitter:
             if node.op_type == _DEQUANTIZE:
                 kept += self._dequantized(node)
             elif node.op_type == _QUANTIZE:
-                raise self._unfit(node, "an output of the model is codes")
+                raise self._unfit(node, "an output of the model is quantized values")
             else:
                 kept.append(node)
         for node in kept:
@@ -657,14 +659,14 @@ class _Splitter:
         return Qdq(self._proto, self._ranges, self._weights, self._rounded())
 
     def _text(self, node: Any) -> tuple[str, ...]:
-        """Scale and zero point of a node, to tell whether another one has the same."""
+        """Scale and zero point of a node, to report whether another one has the same."""
         return tuple(
             f"{self._constants[name].dtype}{self._constants[name].tobytes()!r}" if name in self._constants else name
             for name in node.input[1:3]
         )
 
     def _rounded(self) -> frozenset[str]:
-        """Tensors whose codes differ from those of the tensor that they are made of."""
+        """Tensors whose quantized values differ from those of the tensor that they are made of."""
 
         def moves(name: str) -> bool:
             maker = self._made.get(name)
@@ -676,14 +678,14 @@ class _Splitter:
         return frozenset(name for name in self._ranges if not moves(name))
 
     def _dequantized(self, node: Any) -> list[Any]:
-        """What stands in place of a node that dequantises."""
+        """What stands in place of a node that dequantizes."""
         source, result = node.input[0], node.output[0]
         if source in self._constants:
             self._weights[result] = self._constant(node, self._constants[source])
             return []
         maker = self._made.get(source)
         if maker is None or maker.op_type != _QUANTIZE:
-            raise self._unfit(node, "codes come from somewhere else than QuantizeLinear")
+            raise self._unfit(node, "quantized values come from somewhere else than QuantizeLinear")
         origin = maker.input[0]
         if origin in self._constants:
             self._weights[result] = self._made_codes(maker, self._constants[origin])
@@ -697,11 +699,13 @@ class _Splitter:
             raise self._unfit(maker, f"an activation is {zeros.dtype.name}")
         read_scales, read_zeros, _ = self._parameters(node)
         if not (np.array_equal(read_scales.ravel(), scales.ravel()) and np.array_equal(read_zeros.ravel(), zeros.ravel())):
-            raise self._unfit(node, "codes are read with another scale or zero point than they were written with")
+            raise self._unfit(node, "quantized values are read with another scale or zero point than they were written with")
         pair = float(scales.reshape(())), int(zeros.reshape(())) - shift
         if len(self._pairs[maker.input[0]]) > 1:
             return [self._made_again(origin, node, pair)]
-        if self._ranges.setdefault(origin, pair) != pair or result in self._outputs:  # its codes are rounded once more, or copied
+        if (
+            self._ranges.setdefault(origin, pair) != pair or result in self._outputs
+        ):  # its values are rounded once more, or copied
             self._ranges[result], self._copied[result] = pair, origin
             return [onnx().helper.make_node("Identity", [origin], [result], name=node.name)]
         self._renamed[result] = origin
@@ -750,7 +754,7 @@ class _Splitter:
         )
 
     def _made_codes(self, node: Any, values: Array) -> QdqWeights:
-        """A constant that is quantised when the model runs."""
+        """A constant that is quantized when the model runs."""
         scales, zeros, axis = self._parameters(node, values.shape)
         shift = _SHIFTS.get(zeros.dtype)
         if shift is None:
@@ -766,21 +770,21 @@ class _Splitter:
     @staticmethod
     def _unfit(node: Any, why: str) -> CompileError:
         return CompileError(
-            f"this quantised model cannot be compiled with its own scales: {why}",
+            f"this quantized model cannot be compiled with its own scales: {why}",
             node=node.name or node.output[0],
             operator=node.op_type,
-            hint="quantise with int8 or uint8 activations of one scale each and float inputs and outputs, or compile with calibration data "
+            hint="quantize with int8 or uint8 activations of one scale each and float inputs and outputs, or compile with calibration data "
             "(dataset=..., --dataset FOLDER), which finds new scales",
         )
 
 
 def _type_without_zero(node: Any) -> np.dtype[Any]:
-    """The type of the codes of a node that names no zero point, whose type it would be."""
+    """The type of the quantized values of a node that names no zero point, whose type it would be."""
     wanted = next((entry.i for entry in node.attribute if entry.name == "output_dtype"), 0)
     return np.dtype(onnx().helper.tensor_dtype_to_np_dtype(wanted)) if wanted else np.dtype(np.uint8)
 
 
-# Scales that a model brings along, in ONNX's own place for them: the quantisation annotations of a graph.
+# Scales that a model brings along, in ONNX's own place for them: the quantization annotations of a graph.
 
 
 _SCALE, _ZERO, _WEIGHTS = "SCALE_TENSOR", "ZERO_POINT_TENSOR", "WEIGHT_SCALE_TENSOR"
@@ -788,10 +792,10 @@ _SCALE, _ZERO, _WEIGHTS = "SCALE_TENSOR", "ZERO_POINT_TENSOR", "WEIGHT_SCALE_TEN
 
 @dataclass(frozen=True, eq=False)
 class KnownScales:
-    """What is known of a quantised network.
+    """What is known of a quantized network.
 
     :ivar ranges: scale and int8 zero point of tensors
-    :ivar weights: scales of the weights, one or by output channel, by the tensor that their node makes
+    :ivar weights: scales of the weights, one or per output channel, by the tensor that their node makes
     """
 
     ranges: Mapping[str, tuple[float, int]] = field(default_factory=dict)

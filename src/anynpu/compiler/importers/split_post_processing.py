@@ -21,7 +21,7 @@ from ..custom_operators import DOMAIN as CUSTOM_DOMAIN
 KEEP, CUT = "keep", "cut"
 
 SHAPE_FROM_DATA = frozenset(("NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"))
-"""Operators of ONNX whose result has as many elements as the data says."""
+"""Operators of ONNX whose result has as many elements as the data states."""
 
 _NETWORK = ("Conv", "ConvTranspose", "Gemm", "LSTM", "GRU", "RNN", "Attention", "QLinearConv", "ConvInteger")
 """What a tail does not have: with it, the data-dependent operator stands in the middle of the network."""
@@ -47,9 +47,9 @@ class ModelWithTail(CompiledModel):
 
 
 def split_tail(proto: Any) -> tuple[Any, bytes, str]:
-    """A checked model without its tail, the tail as an ONNX file, and what to say about it; empty ones where there is none.
+    """A checked model without its tail, the tail as an ONNX file, and what to state about it; empty ones where there is none.
 
-    The model that is given stays as it is. What stands in the middle of a network is no tail: the importer refuses it.
+    The model that is given stays as it is. What stands in the middle of a network is no tail: the importer rejects it.
     """
     graph = proto.graph
     start = _data_dependent(graph)
@@ -125,7 +125,7 @@ def _types(proto: Any, names: Iterable[str]) -> dict[str, Any]:
     package = onnx()
     try:
         inferred = package.shape_inference.infer_shapes(proto)
-    except Exception:  # raised from C++ with several types; the importer says what is wrong with the model
+    except Exception:  # raised from C++ with several types; the importer states what is wrong with the model
         inferred = proto
     known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)}
     real = package.TensorProto.FLOAT

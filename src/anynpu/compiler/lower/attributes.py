@@ -67,7 +67,7 @@ def window_of(graph: Graph, node: Node) -> Window:
 def _reach_output(
     source: tuple[int, ...], result: tuple[int, ...], kernel: list[int], strides: list[int], dilations: list[int], pads: list[int]
 ) -> list[int]:
-    """Pads at the end such that the plain formula gives the output extent (ceil_mode rounds up, some exporters leave a rest)."""
+    """Pads at the end such that the plain formula gives the output size (ceil_mode rounds up, some exporters leave a rest)."""
     spatial = len(source)
     after = []
     for axis in range(spatial):
@@ -144,7 +144,7 @@ def _nearest(source: npt.NDArray[np.float32], mode: str, scale: float) -> npt.ND
 
 
 def is_whole(number: float) -> bool:
-    """Whether a scale is an integer, as far as float32 can tell."""
+    """Whether a scale is an integer, where float32 can report."""
     return math.isclose(number, round(number), rel_tol=1e-6)
 
 
@@ -152,7 +152,7 @@ def is_whole(number: float) -> bool:
 
 
 def slice_bounds(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
-    """For each output: start and step by logical axis. Extents are those of the outputs."""
+    """For each output: start and step by logical axis. Sizes are those of the outputs."""
     shape = graph.shapes[node.inputs[0]]
     if node.op == "Split":
         axis = int(node.attribute("axis", 0)) % len(shape)

@@ -44,19 +44,19 @@ _SAME_CODE = 1e-2
 
 
 KnownOperators = dict[tuple[int, tuple[Quantization | None, ...]], tuple[Node, Conv]]
-"""Operators by the identity of their node and the quantisation of their tensors. The node is kept: another would get its identity."""
+"""Operators by the identity of their node and the quantization of their tensors. The node is kept: another would get its identity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Emitter:
     """Builds the operators of one program.
 
-    :ivar dtype: type of the codes, INT8 or INT16
+    :ivar dtype: type of the quantized values, INT8 or INT16
     :ivar weights: how weights share scales
     :ivar refined: weights that were rounded with care, or whose scales are decided, by the result of their step
     :ivar toolkit: round weights and biases as the vendor's toolkit does
-    :ivar kept: scales of weights that were codes already, one or by output channel, by the result of the node
-    :ivar own: constants of a model that is quantised already, by name: all is rounded as onnxruntime rounds such a model
+    :ivar kept: scales of weights that were quantized values already, one or per output channel, by the result of the node
+    :ivar own: constants of a model that is quantized already, by name: all is rounded as onnxruntime rounds such a model
     """
 
     graph: Graph
@@ -112,7 +112,7 @@ class Emitter:
         )
 
     def dense(self, step: Step, features: tuple[int, ...] = ()) -> Dense:
-        """A matrix product with constant weights. *features* are (C, H, W) where the input was flattened from memory in HWC order."""
+        """A matmul with constant weights. *features* are (C, H, W) where the input was flattened from memory in HWC order."""
         stored = self.graph.constants[step.node.inputs[1]]  # [K, N]
         weights = stored.T
         if features:
@@ -191,7 +191,7 @@ class Emitter:
         return float(np.float32(self.quantization[name].scale))
 
     def _result(self, step: Step) -> Quantization:
-        """The quantisation of what the accumulator becomes: before the table, if there is one."""
+        """The quantization of what the accumulator becomes: before the table, if there is one."""
         return self.quantization[step.before_activation if step.rounds_before_activation else step.outputs[0]]
 
     def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
@@ -210,9 +210,9 @@ class Emitter:
         return self.toolkit and self.dtype is DType.INT8
 
     def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
-        """Codes, zero points, bias and epilogue of weights whose first axis is the output channel.
+        """Quantized values, zero points, bias and epilogue of weights whose first axis is the output channel.
 
-        *source* is the scale of the input by output channel, where the input has more than one.
+        *source* is the scale of the input per output channel, where the input has more than one.
         """
         if not (np.abs(weights).max(initial=0.0) < _MAX_WEIGHT and np.abs(bias).max(initial=0.0) < _MAX_WEIGHT):
             raise CompileError(
@@ -243,7 +243,7 @@ class Emitter:
         return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
 
     def _known_codes(self, step: Step, weights: Array) -> tuple[Array, Array, Array] | None:
-        """The codes that weights were before; None where they were none, or where a rewrite has changed them since."""
+        """The quantized values that weights were before; None where they were none, or where a rewrite has changed them since."""
         given = self.kept.get(step.node.outputs[0])
         if given is None or len(given) not in (1, len(weights)) or self.dtype is not DType.INT8:
             return None
@@ -257,8 +257,8 @@ class Emitter:
     def _product_epilogue(self, step: Step, source: Array, scales: Array) -> Finish:
         """How a sum of products ends.
 
-        :param source: scale of the input, one or by output channel
-        :param scales: scale of the weights by output channel
+        :param source: scale of the input, one or per output channel
+        :param scales: scale of the weights per output channel
         """
         if step.unrounded:
             return self._staircases(step, np.asarray(source * scales.astype(np.float64), np.float32))
@@ -356,7 +356,7 @@ class Emitter:
 
     @staticmethod
     def _in_order(codes: Array) -> Array:
-        """Codes as they lie in memory."""
+        """Quantized values as they lie in memory."""
         return np.ascontiguousarray(codes)
 
     @staticmethod
@@ -408,7 +408,7 @@ class OutlineEmitter(Emitter):
 
 
 def by_group(quantization: Quantization) -> list[Quantization]:
-    """The quantisation of each group by itself."""
+    """The quantization of each group on its own."""
     if not isinstance(quantization, Affine):
         return [quantization]
     return [Affine.per_tensor(scale, zero) for scale, zero in zip(quantization.scales, quantization.zero_points, strict=True)]
@@ -428,7 +428,7 @@ _LIMITS = np.iinfo(np.int32)
 
 
 class ChipEmitter(Emitter):
-    """Builds the operators of one program for the chip's rule. Codes are int8."""
+    """Builds the operators of one program for the chip's rule. Quantized values are int8."""
 
     def binary(self, step: Step) -> Binary:
         """Two tensors element by element."""
@@ -524,7 +524,7 @@ class ChipEmitter(Emitter):
         return False
 
     def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
-        """An activation of codes, as the chip computes it: a code is its accumulator."""
+        """An activation of quantized values, as the chip computes it: a code is its accumulator."""
         shape = shape_of(activation) if activation.is_table else None
         unit, step = float(np.float32(source.scale)), float(np.float32(target.scale))
         differences = code_values(self.dtype).astype(np.int64) - source.zero_point
@@ -560,7 +560,7 @@ def _sizes(quantization: Quantization) -> tuple[int, ...]:
 
 
 def _spread(values: list[int], sizes: tuple[int, ...], grouped: bool) -> Array:
-    """One number, or one by channel where there are groups."""
+    """One number, or one per channel where there are groups."""
     return np.repeat(np.array(values, np.int32), sizes) if grouped else np.array(values[:1], np.int32)
 
 

@@ -109,7 +109,7 @@ def _softmax(graph: Graph, node: Node, more: Additions) -> list[Node]:
 
 
 def _resize(graph: Graph, node: Node, more: Additions) -> list[Node]:
-    """Until operator set 10 there was one way to find the places, and nearest ones lay above them where a picture became smaller."""
+    """Until operator set 10 there was one way to find the places, and nearest ones lay above them where an image became smaller."""
     if node.op == "Resize" and graph.opset > 10:
         unused = [name for name in node.inputs if name in graph.constants and not graph.constants[name].size]
         node.inputs = ["" if name in unused else name for name in node.inputs]
@@ -343,7 +343,7 @@ class FloatEmitter:
         return FloatOp(operator, tuple(inputs), tuple(outputs), attributes)
 
     def _is_default(self, node: Node, key: str, value: Any) -> bool:
-        """Whether an attribute that the table does not have says what would be without it."""
+        """Whether an attribute that the table does not have states what would be without it."""
         package = onnx()
         schema = package.defs.get_schema(node.op, self.graph.opset, node.domain)
         declared = schema.attributes.get(key)
@@ -391,7 +391,7 @@ def _half(name: str, value: Array, node: Node) -> Array:
 
 
 def _attribute(rule: AttributeRule, value: Any) -> FloatAttribute:
-    """An attribute of the kind that the table says."""
+    """An attribute of the kind that the table states."""
     kind = _KINDS[rule.kind.removesuffix("s") if rule.kind not in _KINDS else rule.kind]
 
     def one(item: Any) -> Any:

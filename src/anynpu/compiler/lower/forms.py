@@ -22,7 +22,7 @@ class Form(enum.Enum):
     CONV = enum.auto()
     CONV_TRANSPOSE = enum.auto()
     DENSE = enum.auto()
-    BIAS = enum.auto()  # an Add that belongs to the matrix product before it
+    BIAS = enum.auto()  # an Add that belongs to the matmul before it
     MATMUL = enum.auto()
     BINARY = enum.auto()
     FUNCTION = enum.auto()  # of one tensor: a table, or part of one
@@ -150,7 +150,7 @@ def _comes_from_inputs(graph: Graph, name: str, producers: dict[str, Node]) -> b
 
 
 def form_of(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
-    """The form of a node by itself, whatever computes what it reads; None where integers cannot compute it."""
+    """The form of a node on its own, whatever computes what it reads; None where integers cannot compute it."""
     data = [name for name in node.inputs if name and name not in graph.constants]
     if node.domain or not data or not all(graph.is_float(name) for name in (*data, *filter(None, node.outputs))):
         return None
@@ -189,7 +189,7 @@ def _convolution(graph: Graph, node: Node, rank: int) -> Form | None:
 
 
 def _gemm(graph: Graph, node: Node, data: list[str]) -> Form | None:
-    """Dense where it was normalised: no attributes left, and a bias by output unit."""
+    """Dense where it was normalized: no attributes left, and a bias by output unit."""
     bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     fits = bias is None or bias.shape == graph.shapes[node.outputs[0]][1:]
     return Form.DENSE if data == node.inputs[:1] and fits and not node.attributes else None
@@ -225,7 +225,7 @@ def _movement(graph: Graph, node: Node, data: list[str]) -> Form | None:
     if node.op == "Pad":
         amounts = pad_amounts(graph, node)
         mode = node.attribute("mode", "constant")
-        # any other number than zero may lie outside of what the codes of the input can say
+        # any other number than zero may lie outside of what the quantized values of the input can state
         known = amounts is not None and min(amounts, default=0) >= 0 and (mode != "constant" or pad_value(graph, node) == 0.0)
         return Form.PAD if known and mode in ("constant", "reflect", "edge") else None
     if len(data) != 1 or any(step < 1 for _, steps in slice_bounds(graph, node) for step in steps):
@@ -292,7 +292,7 @@ def _elementwise(
 
 
 def is_dense_bias(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> bool:
-    """Whether an Add of a constant vector belongs to the matrix product that it follows."""
+    """Whether an Add of a constant vector belongs to the matmul that it follows."""
     data = next(name for name in node.inputs if name not in graph.constants)
     value = graph.constants[next(name for name in node.inputs if name in graph.constants)]
     maker = producers.get(data)

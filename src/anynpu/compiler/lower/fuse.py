@@ -23,26 +23,26 @@ from .forms import Form
 from .functions import Function, binary_function, clip_bounds, scalar_operand, unary_function
 from .steps import Activation, Step
 
-# What may be fused, that is, between which nodes no int8 code stands: by our own recipe, and as Rockchip's toolkit does it.
+# What may be fused, that is, between which nodes no int8 code stands: by our own quantization config, and as Rockchip's toolkit does it.
 #
 # The toolkit's rules were measured on its simulator with layers alone (docs/validation.md has them row by row).
 
 
 @dataclass(frozen=True)
 class FusionRules:
-    """Where codes may be left out.
+    """Where quantized values may be left out.
 
     :ivar chains: activations and arithmetic with constants on one tensor are one function, with one rounding at its end. Otherwise an
-        activation that has a name is a function by itself
+        activation that has a name is a function on its own
     :ivar sum_before_table: an Add goes into the convolution before it although a table follows, which then takes the rounded sum
     :ivar depthwise_sum: an Add goes into a depthwise convolution too
     :ivar depthwise_leak: so does a LeakyRelu
     :ivar earlier_summand: of two convolutions that are added, the one that comes first in the model is fused with the Add, and the other
-        one's result has codes. Otherwise the later one is fused
+        one's result has quantized values. Otherwise the later one is fused
     :ivar dense_codes: activations that take an int8 value after a fully connected layer; others work on the unrounded sum
     :ivar curves: an activation after a convolution works on the unrounded sum, where the chip has a table for it. Otherwise on the value
         that is rounded to 8 bits, as the open driver of the RK3588 allows
-    :ivar codes: tensors that are codes in any case, since a model that is quantised already has them so
+    :ivar codes: tensors that are quantized values in any case, since a model that is quantized already has them so
     """
 
     chains: bool = True

@@ -27,7 +27,7 @@ def _channels_are_last_anyway(shape: tuple[int, ...]) -> bool:
 
 
 def _largest(dtype: DType, quantization: Quantization, channels: int) -> float:
-    """The largest magnitude that codes can stand for."""
+    """The largest magnitude that quantized values can stand for."""
     first, last = dtype.limits
     scales, zeros = quantization.expand(channels)
     return float(np.max(scales * np.maximum(last - zeros, zeros - first)))
@@ -49,7 +49,7 @@ class Tensors:
         return spec.name
 
     def add_codes(self, name: str, shape: tuple[int, ...], layout: Layout) -> str:
-        """Enter an integer tensor in the quantisation of the graph tensor *name*."""
+        """Enter an integer tensor in the quantization of the graph tensor *name*."""
         return self.add(TensorSpec(name, shape, self.dtype, layout, self.quantization[name]))
 
     def is_codes(self, name: str) -> bool:
@@ -96,7 +96,7 @@ class Tensors:
     def floats(self, name: str, dtype: DType) -> str:
         """The graph tensor *name* for float layers: as it is, or converted from integers.
 
-        Codes whose values float16 cannot hold become float32 instead of infinity, which would make NaN of a softmax.
+        Quantized values whose values float16 cannot hold become float32 instead of infinity, which would make NaN of a softmax.
         """
         home = self.specs[name]
         if home.quantization is None:
@@ -125,7 +125,7 @@ class Tensors:
         return wanted.name
 
     def padded_rank(self, name: str, rank: int) -> str:
-        """A row-major view of *name* with leading axes of extent 1, as broadcasting has it."""
+        """A row-major view of *name* with leading axes of size 1, as broadcasting has it."""
         spec = self.specs[name]
         if len(spec.shape) == rank:
             return name
@@ -171,7 +171,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Offsets for all tensors but the *external* ones (inputs and outputs of the program), first fit, largest first where it matters.
 
-    What goes in and out of a stretch of float layers lives as long as the whole stretch runs, because it is executed as one.
+    What goes in and out of a segment of float layers lives as long as the whole segment runs, because it is executed as one.
     """
     spans = _life_spans(layers, views, external)
     outside = set(external)

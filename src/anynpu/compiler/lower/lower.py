@@ -113,13 +113,14 @@ def lower(
     known: KnownOperators | None = None,
     own: Mapping[str, QdqWeights] | None = None,
 ) -> Program:
-    """The program of *steps* on *chip*, with numbers held as *kind* says.
+    """The program of *steps* on *chip*, with numbers held as *kind* states.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and tables.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
-    does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were codes already.
+    does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were quantized
+    values already.
     *near_the_end* are results that may be beyond float16. *known* is what other outlines of the same graph have built, and grows.
-    *own* are the constants of a model that is quantised already.
+    *own* are the constants of a model that is quantized already.
     """
     if outline:
         emit: Emitter = OutlineEmitter(graph, quantization, kind.codes, kind.weights, known={} if known is None else known)
@@ -287,7 +288,7 @@ class _Lowering:
                 elif is_output or any(id(reader.step) not in mine for reader in self._readers.get(name, ())):
                     leaving.append(name)
                     boundary[name] = self._leaving(spec)
-        # a constant that the NPU reads is rounded for all of the stretch
+        # a constant that the NPU reads is rounded for all of the segment
         rounded = {name for placed in group if self._is_half(placed) for node in placed.step.nodes for name in node.inputs}
         for placed in group:
             self._float_layer(placed, boundary, rounded)
@@ -313,7 +314,7 @@ class _Lowering:
         return wide
 
     def _coded(self, spec: TensorSpec) -> TensorSpec:
-        """What float layers write for an output of the model that is codes; the tensor itself becomes the codes."""
+        """What float layers write for an output of the model that is quantized values; the tensor itself becomes the quantized values."""
         real = replace(spec, name=f"{spec.name}@real")
         if real.dtype is DType.BFLOAT16:
             real = replace(real, dtype=DType.FLOAT32)
@@ -365,7 +366,7 @@ class _Lowering:
         )
 
     def _check_float(self, step: Step, op: Float, inputs: Mapping[str, TensorSpec]) -> None:
-        """Refuse now what every reader of the model file would refuse."""
+        """Reject now what every reader of the model file would reject."""
         try:
             check_float(op, inputs, self._tensors.specs, (), contents=True)
         except RuleBroken as refusal:

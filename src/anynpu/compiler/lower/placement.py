@@ -135,7 +135,7 @@ def _resize(graph: Graph, step: Step, chip: Chip) -> str:
         if scale == 1.0:
             continue
         if not is_whole(scale) or round(scale) not in limits.factors:
-            return f"factor {scale:g} is not a whole number in {limits.factors}"
+            return f"factor {scale:g} is not an integer in {limits.factors}"
     return ""
 
 
@@ -145,7 +145,7 @@ def _softmax(graph: Graph, step: Step, chip: Chip) -> str:
         return f"{chip.name}'s NPU has no Softmax"
     rank = graph.rank(step.node.inputs[0])
     axis = int(step.node.attribute("axis", -1 if graph.opset >= 13 else 1)) % rank
-    # A tensor of lower rank is an image with axes of extent 1: its last axis is the width, its second the channels.
+    # A tensor of lower rank is an image with axes of size 1: its last axis is the width, its second the channels.
     as_image = 3 if axis == rank - 1 else (1 if axis <= 1 else axis)
     return "" if as_image in axes else f"axis {axis} of rank {rank} is not one of {', '.join(map(str, axes))}"
 

@@ -17,7 +17,7 @@ Order = npt.NDArray[np.int64]
 
 _BY_CHANNEL = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Resize", "Upsample")
 _SPLIT_COUNTS = 18
-"""From this operator set on, Split says into how many parts."""
+"""From this operator set on, Split states into how many parts."""
 
 
 def reverse_channels(graph: Graph, name: str) -> dict[str, Order]:

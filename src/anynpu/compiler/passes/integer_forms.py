@@ -1,12 +1,12 @@
 """Integer forms for nodes that have none of their own: reductions, and arithmetic with constants that differ from place to place.
 
 A detector ends in such nodes (sums of scores, grids, strides), and an int8 model has to stay int8 there. Each becomes what integers compute
-already: a sum or a mean is a convolution with equal weights, a matrix product or a pooling; ``x * a + b`` with constants a and b of any
+already: a sum or a mean is a convolution with equal weights, a matmul or a pooling; ``x * a + b`` with constants a and b of any
 shape is a depthwise convolution, once the axes along which a and b differ are the channels.
 
 Other nodes only have to be written otherwise (:mod:`anynpu.compiler.passes.integer_forms`).
 
-What belongs to a normalisation (a mean that is subtracted, a sum that divides) stays float: eight bits are too few for it.
+What belongs to a normalization (a mean that is subtracted, a sum that divides) stays float: eight bits are too few for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..lower.forms import Form, form_of, forms_of, is_cheap
 
 # Nodes that integers compute once they are written in another way, such as a product with a constant on its left.
 #
-# Each function adds nodes that compute the same, or says that it cannot.
+# Each function adds nodes that compute the same, or states that it cannot.
 
 
 @dataclass
@@ -70,13 +70,13 @@ class Builder:
 
 
 def _known(graph: Graph, name: str) -> Array | None:
-    """A constant of numbers that have codes."""
+    """A constant of numbers that have quantized values."""
     value = graph.constant(name)
     return value if value is not None and value.size and np.abs(value).max() < _LARGEST else None
 
 
 def _matmul(build: Builder, node: Node) -> bool:
-    """A product with constants: a vector, a matrix with axes of extent 1 before it, a matrix on the left."""
+    """A product with constants: a vector, a matrix with axes of size 1 before it, a matrix on the left."""
     graph = build.graph
     left, right = node.inputs
     result = graph.shapes[node.outputs[0]]
@@ -310,7 +310,7 @@ class _Rewriting:
         return self._replace([node], build.ending_in(node.outputs[0]))
 
     def _normalises(self, node: Node) -> bool:
-        """Whether a reduction is part of a normalisation: its result is subtracted, divides, or goes through a root or a logarithm."""
+        """Whether a reduction is part of a normalization: its result is subtracted, divides, or goes through a root or a logarithm."""
         maker = self._producers.get(node.inputs[0])
         if maker is not None and maker.op in ("Exp", "Pow"):
             return True
@@ -363,14 +363,14 @@ class _Rewriting:
             step = joined
 
     def _with_maker(self, step: _Affine) -> _Affine:
-        """The chain with the scale and shift by channel before it, which simplification has made a convolution of its own."""
+        """The chain with the scale and shift per channel before it, which simplification has made a convolution of its own."""
         maker = self._producers.get(step.data)
         before = None if maker is None else _pointwise(self._graph, maker)
         alone = len(self._consumers.get(step.data, ())) == 1 and not self._graph.is_visible(step.data)
         return (_joined(before, step) if before is not None and alone else None) or step
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether nobody who reads a tensor has to compute in float."""
+        """Whether no reader of a tensor has to compute in float."""
         return all(
             form_of(self._graph, reader, self._producers, self._consumers) is not None
             or _affine_of(self._graph, reader) is not None
@@ -462,7 +462,7 @@ def _affine_of(graph: Graph, node: Node) -> _Affine | None:
 
 
 def _pointwise(graph: Graph, node: Node) -> _Affine | None:
-    """A depthwise convolution of one element, which is a scale and a shift by channel; None for any other node."""
+    """A depthwise convolution of one element, which is a scale and a shift per channel; None for any other node."""
     if node.op != "Conv" or node.domain or node.rewritten or node.apart:
         return None
     weights = graph.constant(node.inputs[1])

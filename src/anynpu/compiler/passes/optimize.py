@@ -1,9 +1,9 @@
-"""ONNX to ONNX: the same function, written so that any quantiser keeps more of it.
+"""ONNX to ONNX: the same function, written so that any quantizer keeps more of it.
 
-What the compiler folds is folded (batch normalisation, scales, biases). A convolution whose channels differ widely in range becomes
+What the compiler folds is folded (batch normalization, scales, biases). A convolution whose channels differ widely in range becomes
 several convolutions, one for each group of like channels, with an activation of their own; each then gets a scale of its own from any
-quantiser. A depthwise convolution behind it is split the same way, a dense one becomes a sum. Slices of a picture that are joined for a
-convolution (Focus) become one convolution. What is kept is judged under the rules of the vendor's toolkit. The difference to the
+quantizer. A depthwise convolution behind it is split the same way, a dense one becomes a sum. Slices of an image that are joined for a
+convolution (Focus) become one convolution. What is kept is evaluated under the rules of the vendor's toolkit. The difference to the
 original in float32 is measured, never assumed.
 """
 
@@ -30,8 +30,8 @@ from ..quantize.model_samples import Study, open_study
 
 # Focus stems as one convolution.
 #
-# YOLOX and early YOLOv5 begin with four slices of the picture, every second pixel of every second line, which are joined by
-# channel and go into a convolution. That is one convolution of the picture itself with a window twice as large and twice the
+# YOLOX and early YOLOv5 begin with four slices of the image, every second pixel of every second line, which are joined by
+# channel and go into a convolution. That is one convolution of the image itself with a window twice as large and twice the
 # stride. Rockchip's toolkit would split the Concat into a convolution for each part and round the sums between them.
 
 
@@ -60,7 +60,7 @@ def _fold(graph: Graph, conv: Node) -> bool:
         return False
     count, channels, height, width = graph.shapes[source]
     expected = (count, channels, height // rows, width // columns)
-    # slices of this size begin within the first stride and end with the picture
+    # slices of this size begin within the first stride and end with the image
     if height % rows or width % columns or any(graph.shapes[name] != expected for name in concat.inputs):
         return False
     window = weights.shape[2:]
@@ -96,7 +96,7 @@ def _part(graph: Graph, name: str) -> tuple[str, tuple[int, int], tuple[int, int
 # HardSwish that an exporter wrote as ``x * clip(x + 3, 0, 6) / 6``, written so that it stays one function.
 #
 # Where three or more parts of a Concat end with the same division, Rockchip's toolkit takes it behind the Concat, and what is
-# left of the function is computed operator by operator, in codes (:mod:`anynpu.compiler.toolkit.graph_rules`). With a product as
+# left of the function is computed operator by operator, in quantized values (:mod:`anynpu.compiler.toolkit.graph_rules`). With a product as
 # its last operator it stays whole: seen in graphs that the toolkit wrote.
 
 
@@ -156,7 +156,7 @@ class Optimized:
     :ivar largest_error: largest absolute difference to the original in float32, over a few samples
     :ivar relative_error: the same, relative to the largest value of that output
     :ivar nodes: number of nodes before and after
-    :ivar note: how the split model was judged; empty where it was not
+    :ivar note: how the split model was evaluated; empty where it was not
     :ivar stems: results of convolutions that took the place of slices, a Concat and a convolution
     """
 
@@ -181,7 +181,7 @@ def optimize(
     judged: bool = True,
     **options: Any,
 ) -> Optimized:
-    """Rewrite an ONNX model so that any int8 quantiser keeps more of it.
+    """Rewrite an ONNX model so that any int8 quantizer keeps more of it.
 
     :param channel_groups: most groups that a tensor is split into; 1 to leave all tensors whole
     :param split_outputs: an output that concatenates tensors becomes several outputs, each with a range of its own
@@ -243,7 +243,7 @@ def _proto(graph: Graph) -> Any:
 def _worth(study: Study, choices: dict[str, GroupChoice], target: str, options: dict[str, Any]) -> tuple[_Plan, str]:
     """What to rewrite: stems and all tensors that gain, those that are split into whole blocks, the one that gains most, or nothing.
 
-    Judged is what the vendor's toolkit with plain min/max would make of it, on samples kept apart and on perturbed copies of them.
+    Evaluated is what the vendor's toolkit with plain min/max would make of it, on samples held out and on perturbed copies of them.
     """
     # what the rewritten model is given is what the original one is: shapes are fixed already
     same = {key: value for key, value in options.items() if key not in ("shapes", "batch", "channel_order", "progress")}

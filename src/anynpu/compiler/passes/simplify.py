@@ -1,6 +1,6 @@
 """Rewrites of the graph that change no result: what a chip folds into its weights is folded here.
 
-Afterwards there is no BatchNormalization, Dropout, Identity or Sum; constant scales and shifts by channel sit in the weights of the
+Afterwards there is no BatchNormalization, Dropout, Identity or Sum; constant scales and shifts per channel sit in the weights of the
 convolution before them or are a 1x1 depthwise convolution of their own; padding is explicit.
 """
 
@@ -26,7 +26,7 @@ _LOWEST = -1e30
 
 def simplify(graph: Graph) -> None:
     """Apply all rewrites, in place."""
-    with np.errstate(all="ignore"):  # constants that are not finite stay so; who needs finite ones says it
+    with np.errstate(all="ignore"):  # constants that are not finite stay so; who needs finite ones states it
         for rewrite in _REWRITES:
             _apply(graph, rewrite)
     graph.remove_unused()
@@ -231,7 +231,7 @@ def _explicit_padding(graph: Graph, node: Node, links: _Links) -> bool:
 
 
 def _pads_of_output(graph: Graph, node: Node, spatial: int, *, upper: bool) -> None:
-    """Pads of a transposed convolution whose output extent was asked for."""
+    """Pads of a transposed convolution whose output size was asked for."""
     kernel, strides, dilations = _window(node, spatial)
     source, result = graph.shapes[node.inputs[0]][2:], graph.shapes[node.outputs[0]][2:]
     extra = list(node.attribute("output_padding", [0] * spatial))
@@ -256,7 +256,7 @@ def _window(node: Node, spatial: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def _drop_indices(graph: Graph, node: Node, links: _Links) -> bool:
-    """The places of the largest values, where nobody asks for them."""
+    """The places of the largest values, where no output asks for them."""
     if node.op == "MaxPool" and all(name not in links.consumers and name not in graph.outputs for name in node.outputs[1:]):
         node.outputs = node.outputs[:1]
     return False
@@ -333,7 +333,7 @@ def pad_value(graph: Graph, node: Node) -> float | None:
 
 
 def channel_affine(graph: Graph, node: Node) -> tuple[str, Array, Array] | None:
-    """The data input, scale and shift (by channel, or one number) of a node that is x * scale + shift, or None."""
+    """The data input, scale and shift (per channel, or one number) of a node that is x * scale + shift, or None."""
     if node.op not in ("BatchNormalization", "Mul", "Add", "Sub", "Div") or not graph.is_float(node.outputs[0]):
         return None
     if node.op == "BatchNormalization":
@@ -411,7 +411,7 @@ def _scaled(weights: Array, scale: Array, node: Node) -> Array:
     if node.op == "Conv":
         return weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
     if node.op == "Gemm":
-        return weights * scale  # [K, N] after normalisation
+        return weights * scale  # [K, N] after normalization
     groups = int(node.attribute("group", 1))
     grouped = weights.reshape(groups, -1, *weights.shape[1:])  # groups, in / g, out / g, kernel
     by_group = scale.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))
@@ -450,7 +450,7 @@ def _gemm(graph: Graph, node: Node, links: _Links) -> bool:
 
 
 def _matmul_to_gemm(graph: Graph, node: Node, links: _Links) -> bool:
-    """A matrix product with constant weights on rows is a Gemm, which can take a bias."""
+    """A matmul with constant weights on rows is a Gemm, which can take a bias."""
     if node.op != "MatMul" or graph.rank(node.inputs[0]) != 2 or not graph.is_float(node.inputs[0]):
         return False
     weights = graph.constant(node.inputs[1])
@@ -463,7 +463,7 @@ def _matmul_to_gemm(graph: Graph, node: Node, links: _Links) -> bool:
 
 
 def _affine_to_depthwise(graph: Graph, node: Node, links: _Links) -> bool:
-    """A scale and shift by channel with no convolution before it becomes a 1x1 depthwise convolution."""
+    """A scale and shift per channel with no convolution before it becomes a 1x1 depthwise convolution."""
     affine = channel_affine(graph, node)
     if affine is None:
         return False

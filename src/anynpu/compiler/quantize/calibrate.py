@@ -69,7 +69,7 @@ class Watcher(Protocol):
 class Calibration:
     """What the fp32 model was seen to do.
 
-    :ivar channels: smallest and largest value by channel, for the tensors that were asked for
+    :ivar channels: smallest and largest value per channel, for the tensors that were asked for
     :ivar watched: who has looked at each sample as it passed, for what comes after
     :ivar infinite: tensors that held infinity, which no code stands for; they have no range
     """
@@ -156,7 +156,7 @@ def _run(model: FloatModel, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[s
 
 
 def _warn_of_constants(observer: RangeObserver, inputs: Sequence[str], inner: Sequence[str]) -> None:
-    """Say so where data cannot show any range: an input that is one number, or a network that hardly moves."""
+    """Report it where data cannot show any range: an input that is one number, or a network that hardly moves."""
 
     def still(names: Sequence[str]) -> list[str]:
         seen = [name for name in names if name in observer.names]
@@ -188,7 +188,7 @@ def _empty_range(graph: Graph, name: str) -> tuple[Floats, Floats]:
 
 
 def channel_ranges(values: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """Smallest and largest value by channel of an NCHW array."""
+    """Smallest and largest value per channel of an NCHW array."""
     values = np.ascontiguousarray(values, np.float32)
     batch, extent = values.shape[:2]
     low, high = np.empty(extent, np.float32), np.empty(extent, np.float32)
@@ -252,7 +252,7 @@ def float_session(
 ) -> Any:
     """An onnxruntime session of some nodes of *graph*.
 
-    :param rounding: nodes that quantise and dequantise stay where they are
+    :param rounding: nodes that quantize and dequantize stay where they are
     :param threads: how many threads run it at a time; with more than one, each does all of its own work
     """
     runtime = onnxruntime()
@@ -262,7 +262,7 @@ def float_session(
     options.log_severity_level = 4
     if threads > 1:
         options.intra_op_num_threads = 1
-    else:  # threads that wait by spinning would take processor time from everything else
+    else:  # threads that wait by spinning would take CPU time from everything else
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if rounding:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
@@ -289,11 +289,11 @@ class _FloatSession:
 
 
 def _session(runtime: Any, data: bytes, options: Any) -> Any:
-    """A session with onnxruntime's optimisers; without, where one of them fails: some lose tensors that are watched."""
+    """A session with onnxruntime's optimizers; without, where one of them fails: some lose tensors that are watched."""
     try:
         return ort_session(data, options, disabled_optimizers=MISTAKEN_OPTIMIZERS)
     except Exception as error:  # onnxruntime's exception classes are private
-        _log.debug("onnxruntime's optimisers fail, and are left out: %s", first_line(error))
+        _log.debug("onnxruntime's optimizers fail, and are left out: %s", first_line(error))
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return ort_session(data, options)

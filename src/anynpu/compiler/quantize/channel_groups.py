@@ -1,7 +1,7 @@
 """Channel groups: one scale for channels of like range, where one scale for all would drown the small ones.
 
 Early, high-resolution layers next to depthwise convolutions often have channels whose ranges differ by a factor of a hundred. A scale by
-group of channels costs nothing there: a convolution requantises by channel anyway, a depthwise consumer reads by channel, and a dense
+group of channels costs nothing there: a convolution requantizes per channel anyway, a depthwise consumer reads per channel, and a dense
 consumer takes the ratio of the scales into its weights. Groups are chosen from calibration data alone.
 """
 
@@ -80,7 +80,7 @@ class _Candidate:
 
 
 def grouping_candidates(graph: Graph, steps: list[Step]) -> list[str]:
-    """Tensors whose ranges by channel decide about groups."""
+    """Tensors whose ranges per channel decide about groups."""
     names: dict[str, None] = {}
     for candidate in _candidates(graph, steps):
         names.update(dict.fromkeys(candidate.tensors))
@@ -178,9 +178,9 @@ def _importance(graph: Graph, step: Step, ranges: ChannelRanges) -> Floats:
 
 
 def _noise(low: Floats, high: Floats, importance: Floats, most: int, block: int = 1) -> tuple[float, npt.NDArray[np.int64]]:
-    """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by extent.
+    """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by size.
 
-    More channels than *block* are cut only after whole blocks, counted from the largest extent down.
+    More channels than *block* are cut only after whole blocks, counted from the largest size down.
     """
     order = np.argsort(high - low, kind="stable")
     count = len(order)

@@ -1,4 +1,4 @@
-"""Recipes: which steps the quantiser takes to keep a network's answers, and what became of each.
+"""Quantization configs: which steps the quantizer takes to keep a network's answers, and what became of each.
 
 The steps, in order, each of which can be left out by name:
 
@@ -10,7 +10,7 @@ The steps, in order, each of which can be left out by name:
   values for it;
 * ``asymmetric``: weights have a zero point for each output channel, where the format has such;
 * ``curves``: activations after convolutions work on the unrounded sum, where the chip has tables for them;
-* ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
+* ``refit``: weights and biases answer what the layers before them have lost, if samples that were held out agree.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ STEPS = ("mixed", "heads", "clip", "groups", "float16", "asymmetric", "curves", 
 """The names of the steps that can be left out."""
 
 ACCURACIES = ("fast", "default", "best")
-"""How far to go: ``fast`` leaves the re-fit out, ``best`` tries recipes and float16 layers against each other."""
+"""Effort: ``fast`` leaves weight reconstruction out, ``best`` tries quantization configs and float16 layers against each other."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the quantiser does.
+    """What the quantizer does.
 
     :ivar groups: most groups of channels of one tensor; 1 for none
     :ivar heads: keep the whole range between the last convolution and an output
     :ivar clip: draw in ranges before tables where the table is flat
     :ivar float16: tensors may be in float16 instead of groups, or of a table that loses them
     :ivar asymmetric: weights with zero points
-    :ivar refit: refit weights to rounded inputs
+    :ivar refit: weight reconstruction weights to rounded inputs
     """
 
     algorithm: str = "percentile"
@@ -54,7 +54,7 @@ class Recipe:
 
 
 def recipe_of(accuracy: str, algorithm: str, percentile: float, groups: int, without: Sequence[str]) -> Recipe:
-    """The recipe that a caller asks for; that of ``best`` is where its search begins.
+    """The quantization config that a caller asks for; that of ``best`` is where its search begins.
 
     >>> str(recipe_of("default", "percentile", 99.99, 2, ["refit"]))
     'percentile 99.99, 2 groups, no refit'

@@ -56,7 +56,7 @@ class Item:
 
 
 def check_input(info: InputInfo) -> None:
-    """Refuse a preprocessing that does not fit the input."""
+    """Reject a preprocessing that does not fit the input."""
     if info.preprocess is None:
         return
     mean, std = info.preprocess.mean, info.preprocess.std
@@ -94,7 +94,7 @@ def _channel_axis(info: InputInfo, values: int) -> int:
 
 
 def check_takes_images(info: InputInfo, path: Path) -> None:
-    """Refuse a file that is no image by its name, and an input that is none by its shape."""
+    """Reject a file that is no image by its name, and an input that is none by its shape."""
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         raise CalibrationError(
             f"'{path}' is neither an image nor .npy by its name",
@@ -162,7 +162,7 @@ def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     got_channels = (image[-1] if last else image[0]) if len(image) == 3 else 1
     if got_channels != channels:
         return f"the array has {got_channels} channels, the input {channels}"
-    return f"resize the picture to {height} x {width} (height x width), as [H, W, C] or [C, H, W]"
+    return f"resize the image to {height} x {width} (height x width), as [H, W, C] or [C, H, W]"
 
 
 def _value_shape(value: Array | Path) -> tuple[int, ...] | None:
@@ -191,7 +191,7 @@ def _count(counts: Mapping[str, int], label: str) -> int:
 
 
 def count_samples(items: Iterable[Item], inputs: Sequence[InputInfo], limit: int | None) -> int:
-    """How many samples the *items* are, up to *limit*; refuses shapes that do not fit, without reading the data."""
+    """How many samples the *items* are, up to *limit*; rejects shapes that do not fit, without reading the data."""
     total = 0
     for item in items:
         counts = {info.name: _samples_of_shape(_value_shape(item.values[info.name]), info, item.label) for info in inputs}
@@ -256,13 +256,13 @@ def _cast(values: Array, info: InputInfo, label: str) -> Array:
         return floats
     if dtype.kind in "ui":
         limits = np.iinfo(dtype)
-        # NaN compares unequal to itself and so is refused here too
+        # NaN compares unequal to itself and so is rejected here too
         whole = values.dtype.kind != "f" or bool((values == np.rint(values)).all())
         if not whole or (values.size and not (limits.min <= values.min() and values.max() <= limits.max)):
             raise CalibrationError(
                 f"{label} holds values that {dtype.name} cannot hold",
                 tensor=info.name,
-                hint=f"the input takes whole numbers from {limits.min} to {limits.max}",
+                hint=f"the input takes integers from {limits.min} to {limits.max}",
             )
     return np.ascontiguousarray(values).astype(dtype)
 

@@ -1,8 +1,8 @@
-"""Which preprocessing a network reacts to: the usual ones are tried on pictures with the float model.
+"""Which preprocessing a network reacts to: the usual ones are tried on images with the float model.
 
 A wrong mean, std or order of channels gives a network that sees nothing. Comparing the compiled model with the float one does not show
-it, since both are fed alike. What does show it is the network's own answer: a detector finds objects in pictures and none in a grey area,
-and a classifier names a picture and its mirror image alike, and other pictures differently.
+it, since both are fed alike. What does show it is the network's own answer: a detector finds objects in images and none in a gray area,
+and a classifier names an image and its mirror image alike, and other images differently.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ..importers.onnx_model import first_line, load_onnx
 from .calibrate import FloatModel
 
 MAX_PICTURES = 6
-"""Pictures that are tried."""
+"""Images that are tried."""
 
 MIN_REACTION = 0.3
-"""A network that reacts less than this to everything says nothing."""
+"""A network that reacts less than this to everything states nothing."""
 
 CLEAR = 0.75
-"""What reacts by no more than this share of the strongest is worse; in between it cannot be told."""
+"""What reacts by no more than this share of the strongest is worse; in between it cannot be determined."""
 
 MAX_STRETCH = 2.5
 """Images whose proportions differ by more than this factor from the input's are not what the network was trained with."""
 
 _STRONG = 10
-"""Objects per picture that count."""
+"""Objects per image that count."""
 
 _MACS = 24 << 30
 """Of all images that a network is tried on once."""
@@ -49,7 +49,7 @@ _THRESHOLDS = Thresholds(score=0.3, overlap=0.45, count=_STRONG)
 
 @dataclass(frozen=True)
 class PictureRecipe:
-    """A preprocessing: (x - mean) / std by channel in the network's own order, which is ``rgb`` or ``bgr``."""
+    """A preprocessing: (x - mean) / std per channel in the network's own order, which is ``rgb`` or ``bgr``."""
 
     name: str
     mean: tuple[float, float, float]
@@ -58,7 +58,7 @@ class PictureRecipe:
 
     @property
     def flags(self) -> str:
-        """The options of ``compile`` for it. Their mean and std are for pictures as they come, in RGB."""
+        """The options of ``compile`` for it. Their mean and std are for images as they come, in RGB."""
         mean, std = (values[::-1] if self.order == "bgr" else values for values in (self.mean, self.std))
         parts = []
         if any(mean):
@@ -81,7 +81,7 @@ class PictureRecipe:
         return ", ".join([*parts, *(["channel_order='bgr'"] if self.order == "bgr" else [])]) or "no mean, no std"
 
     def apply(self, picture: Array) -> Array:
-        """An RGB picture [H, W, 3] as the network takes it: float32 [1, 3, H, W]."""
+        """An RGB image [H, W, 3] as the network takes it: float32 [1, 3, H, W]."""
         turned = picture[..., ::-1] if self.order == "bgr" else picture
         values = (turned.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(values.transpose(2, 0, 1)[None], np.float32)
@@ -101,11 +101,11 @@ RECIPES = tuple(PictureRecipe(name, mean, std, order) for name, mean, std in _SC
 
 @dataclass(frozen=True)
 class Reaction:
-    """How strongly a network reacts to each recipe.
+    """How strongly a network reacts to each quantization config.
 
-    :ivar values: by recipe that was tried, 0 for not at all
-    :ivar best: the recipe that it reacts to; None where it cannot be told
-    :ivar order_known: whether the order of channels could be told
+    :ivar values: by quantization config that was tried, 0 for not at all
+    :ivar best: the quantization config that it reacts to; None where it cannot be determined
+    :ivar order_known: whether the order of channels could be determined
     """
 
     values: Mapping[PictureRecipe, float]
@@ -114,17 +114,17 @@ class Reaction:
 
     @property
     def words(self) -> str:
-        """One line, with options of the command line; empty where it cannot be told."""
+        """One line, with options of the command line; empty where it cannot be determined."""
         return self._sentence(keywords=False)
 
     def _sentence(self, *, keywords: bool) -> str:
         if self.best is None:
             return ""
-        order = f" in {self.best.order.upper()}" if self.order_known else ", in an order of channels that cannot be told"
+        order = f" in {self.best.order.upper()}" if self.order_known else ", in an order of channels that cannot be determined"
         return f"the network reacts to {self.best.name}{order}: {self.best.keywords if keywords else self.best.flags}"
 
     def complaint(self, asked: PictureRecipe, *, keywords: bool = False) -> str:
-        """What is wrong with a preprocessing that was asked for; empty if nothing is, or if it cannot be told.
+        """What is wrong with a preprocessing that was asked for; empty if nothing is, or if it cannot be determined.
 
         :param keywords: name keywords of :func:`anynpu.compile`, not options of the command line
         """
@@ -140,7 +140,7 @@ class Reaction:
 
 
 def pictures_of(source: Any) -> list[Array]:
-    """The first pictures of a folder or file, RGB in their own size; none where it holds something else."""
+    """The first images of a folder or file, RGB in their own size; none where it holds something else."""
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
@@ -154,7 +154,8 @@ def find_recipe(
 ) -> Reaction:
     """What *model* reacts to among :data:`RECIPES`, and *asked* beside them.
 
-    It says nothing where the model does not take one picture, where its outputs are not understood, and where no recipe stands out.
+    It states nothing where the model does not take one image, where its outputs are not understood, and where no quantization
+    config stands out.
     """
     proto = load_onnx(model)
     return _reaction(import_onnx(proto, shapes), _metadata(proto), pictures, asked)
@@ -182,7 +183,7 @@ def check_preprocessing(graph: Graph, normalisation: Normalisation, proto: Any, 
 
     :param graph: as it is calibrated: simplified, with its channels turned where the caller asked for it
     :param images: the first calibration images, in their own size
-    :returns: what is wrong with the preprocessing, in the words of the command line; empty if nothing is, or if it cannot be told
+    :returns: what is wrong with the preprocessing, in the words of the command line; empty if nothing is, or if it cannot be determined
     """
     if len(graph.inputs) != 1 or not images:
         return ""
@@ -202,7 +203,7 @@ def check_preprocessing(graph: Graph, normalisation: Normalisation, proto: Any, 
 
 
 def _recipe_of(mean: Sequence[float], std: Sequence[float], order: str) -> PictureRecipe:
-    """A preprocessing in the order of the samples (RGB) as a recipe: one of the usual ones, if it is near."""
+    """A preprocessing in the order of the samples (RGB) as a quantization config: one of the usual ones, if it is near."""
     places = (2, 1, 0) if order == "bgr" else (0, 1, 2)
     first, second = ((values[places[0]], values[places[1]], values[places[2]]) for values in (mean, std))
     wanted = PictureRecipe("what was asked for", first, second, order)
@@ -257,7 +258,7 @@ def _reader(graph: Graph, metadata: Mapping[str, str]) -> OutputReader | None:
 
 
 class _Trial:
-    """A float model, and pictures in the size of its input."""
+    """A float model, and images in the size of its input."""
 
     def __init__(self, graph: Graph, reader: OutputReader, pictures: Sequence[Array], turned: bool) -> None:
         self._turned = turned
@@ -273,14 +274,14 @@ class _Trial:
             fed = recipe.apply(picture)
             values = self._model.run({self._input: np.ascontiguousarray(fed[:, ::-1]) if self._turned else fed})
         except Exception as error:  # onnxruntime's exception classes are private
-            raise CalibrationError(f"the model failed on a picture: {first_line(error)}", hint="check the model") from error
+            raise CalibrationError(f"the model failed on an image: {first_line(error)}", hint="check the model") from error
         outputs = [np.asarray(values[name]) for name in self._outputs]
         if not all(np.isfinite(output).all() for output in outputs):
             return None
         return self._reader.read(outputs, None, _THRESHOLDS)
 
     def reaction(self, recipe: PictureRecipe) -> float:
-        """How strongly the network reacts to a recipe."""
+        """How strongly the network reacts to a quantization config."""
         results = [self._read(picture, recipe) for picture in self._pictures]
         if any(result is None for result in results):
             return 0.0
@@ -297,7 +298,7 @@ def _first(result: Any) -> int:
 
 
 def _agreement(first: Sequence[int], second: Sequence[int]) -> float:
-    """How often a picture and its mirror image are named alike, less how often different pictures are: 0 for a network that is blind."""
+    """How often an image and its mirror image are named alike, less how often different images are: 0 for a network that is blind."""
     alike = float(np.mean([a == b for a, b in zip(first, second, strict=True)]))
     pairs = [a == b for index, a in enumerate(first) for b in first[index + 1 :]]
     return max(alike - float(np.mean(pairs)), 0.0)
@@ -325,5 +326,5 @@ def _judged(trial: _Trial, asked: PictureRecipe | None) -> Reaction:
     if strongest < MIN_REACTION or max(others) > CLEAR * strongest:
         return Reaction(values)
     known = min(values[best], values[turned]) <= CLEAR * strongest
-    # RGB is what compile does without being told
+    # RGB is what compile does without being notified
     return Reaction(values, turned if known and values[turned] > values[best] else best, known)

@@ -25,12 +25,12 @@ from .tensor_scales import keeps_scale
 # Models whose scales stand beside them (:mod:`anynpu.compiler.importers.quantized_models`), as a full-integer TFLite file
 # brings them.
 #
-# Taken like a model with QuantizeLinear nodes, every tensor that has a scale is rounded to its codes, as the interpreter of
+# Taken like a model with QuantizeLinear nodes, every tensor that has a scale is rounded to its quantized values, as the interpreter of
 # such a file does.
 
 
 def as_qdq(proto: Any) -> Qdq:
-    """The model with the scales that it is annotated with, and the codes of its weights; without annotations just the model."""
+    """The model with the scales that it is annotated with, and the quantized values of its weights; without annotations just the model."""
     known = known_scales(proto)
     if not known.ranges:
         return Qdq(proto)
@@ -62,7 +62,7 @@ def _output_axis(node: Any, rank: int) -> int:
 
 
 def _codes(values: Array, scales: Array, axis: int) -> QdqWeights | None:
-    """The codes that weights were; None where they were none of eight bits with these scales."""
+    """The quantized values that weights were; None where they were none of eight bits with these scales."""
     if scales.size not in (1, values.shape[axis]):
         return None
     shape = [1] * values.ndim
@@ -76,24 +76,24 @@ def _codes(values: Array, scales: Array, axis: int) -> QdqWeights | None:
     return made if np.array_equal(made.values, values) else None
 
 
-# Scales that a quantised model brings along, kept: no calibration data is needed, and nothing is fitted.
+# Scales that a quantized model brings along, kept: no calibration data is needed, and nothing is fitted.
 
 
 class KeptRanges:
-    """Asked for a tensor whose scale the model does not say: there is no way to know it without data."""
+    """Asked for a tensor whose scale the model does not state: there is no way to know it without data."""
 
     def __call__(self, name: str, *, exact: bool) -> tuple[float, float]:
         raise CalibrationError(
             "the model has scales of its own, but not for this tensor",
             tensor=name,
-            hint="pass calibration data (dataset=..., --dataset FOLDER): then all scales are found anew; or compile with dtype fp16",
+            hint="pass calibration data (dataset=..., --dataset FOLDER): then all scales are computed again; or compile with dtype fp16",
         )
 
 
 def kept_quantization(ranges: GivenRanges, graph: Graph, steps: list[Step]) -> dict[str, Quantization]:
-    """The quantisation of the tensors of *graph* that the model has scales for.
+    """The quantization of the tensors of *graph* that the model has scales for.
 
-    Layers that only move codes have one scale on both sides: that of their input, or of their result where the input has none.
+    Layers that only move quantized values have one scale on both sides: that of their input, or of their result where the input has none.
     """
     known = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)}
     result: dict[str, Quantization] = {
@@ -109,10 +109,10 @@ def kept_quantization(ranges: GivenRanges, graph: Graph, steps: list[Step]) -> d
     return result
 
 
-# Scales that a quantised model brings along (:mod:`anynpu.compiler.importers.quantized_models`), kept through compilation.
+# Scales that a quantized model brings along (:mod:`anynpu.compiler.importers.quantized_models`), kept through compilation.
 #
 # Layers are computed in integers where all of their tensors have a scale; others are float, or get their scales from
-# calibration data where there is some. Weights keep their codes: they are recognised by their values, since folding may have
+# calibration data where there is some. Weights keep their quantized values: they are recognized by their values, since folding may have
 # renamed or transposed them.
 
 
@@ -121,14 +121,14 @@ _WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
 
 @dataclass(frozen=True, eq=False)
 class KeptScales:
-    """Scale and zero point of weights by output channel, which give the codes that a quantised model had."""
+    """Scale and zero point of weights per output channel, which give the quantized values that a quantized model had."""
 
     scales: Array
     zeros: Array
 
 
 def kept_codes(weights: Array, kept: KeptScales) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights whose first axis is the output channel."""
+    """Quantized values, scales and zero points of weights whose first axis is the output channel."""
     shape = (-1, *(1,) * (weights.ndim - 1))
     scales = np.broadcast_to(kept.scales, len(weights)).astype(np.float32)
     zeros = np.broadcast_to(kept.zeros, len(weights)).astype(np.int32)
@@ -139,7 +139,7 @@ def kept_codes(weights: Array, kept: KeptScales) -> tuple[Array, Array, Array]:
 def kept_weights(
     graph: Graph, steps: Iterable[Step], weights: Mapping[str, QdqWeights], sharing: WeightScales
 ) -> dict[str, KeptScales]:
-    """The scales of all steps whose weights still are those of the quantised model, by the result of the step."""
+    """The scales of all steps whose weights still are those of the quantized model, by the result of the step."""
     known = [entry for entry in weights.values() if entry.codes.dtype == np.int8 and entry.codes.ndim > 1]
     result: dict[str, KeptScales] = {}
     for step in steps:
@@ -165,7 +165,7 @@ def _same(values: Array, stored: Array) -> bool:
 
 
 def spread(graph: Graph, steps: Sequence[Step], given: dict[str, Quantization]) -> dict[str, Quantization]:
-    """Give a scale to tensors that have none beside those that have one, where steps only move codes; in place, and returned.
+    """Give a scale to tensors that have none beside those that have one, where steps only move quantized values; in place, and returned.
 
     What is moved to several places gets a scale from there if all have the same: otherwise it would be rounded twice.
     """
@@ -209,19 +209,19 @@ def only_known(graph: Graph, steps: Sequence[Step], given: Mapping[str, Quantiza
     return replace(graph, coded=frozenset(name for name in graph.coded if name in given)), made
 
 
-# How onnxruntime's integer kernels round, for models that are quantised already: with the scales of such a model also come its
-# codes.
+# How onnxruntime's integer kernels round, for models that are quantized already: with the scales of such a model also come its
+# quantized values.
 #
 # Where two numbers that both stand for one code would do, the one is taken here that onnxruntime takes:
 #
-# * A sum of products is multiplied with ``input * weights / result``, all three scales in float32, each operation rounded by itself.
+# * A sum of products is multiplied with ``input * weights / result``, all three scales in float32, each operation rounded on its own.
 # * A table has the value of each operator in float32.
-# * QLinearAdd and QLinearMul add the zero point before they round, so that a value between two codes goes to the even code; all other
-#   kernels round first, and the value goes to the even step.
+# * QLinearAdd and QLinearMul add the zero point before they round, so that a value between two quantized values goes to the even
+# code; all other kernels round first, and the value goes to the even step.
 
 
 def product_multiplier(source: Array, scales: Array, result: Array) -> Array:
-    """What leads from a sum of products to steps of the result, by output channel."""
+    """What leads from a sum of products to steps of the result, per output channel."""
     multiplier: Array = source.astype(np.float32) * scales.astype(np.float32) / result.astype(np.float32)
     return multiplier
 
@@ -231,7 +231,7 @@ def rounded_table(
 ) -> Array:
     """One row that maps each int8 code of *source* to the code of the function's value in *target*.
 
-    :param codes: constants that are codes in the model, by name
+    :param codes: constants that are quantized values in the model, by name
     """
     if len(activation.nodes) == 1:
         (node,) = activation.nodes
@@ -242,9 +242,9 @@ def rounded_table(
 
 
 def _kernel_table(op: str, source: Quantization, target: Quantization, constant: QdqWeights) -> Array:
-    """QLinearAdd or QLinearMul of all codes and one constant."""
+    """QLinearAdd or QLinearMul of all quantized values and one constant."""
     scale, other, result = (np.float32(number) for number in (source.scale, constant.scales.reshape(-1)[0], target.scale))
-    shift = constant.shift  # the kernels see the codes of the model, and a sum in float32 depends on where they begin
+    shift = constant.shift  # the kernels see the quantized values of the model, and a sum in float32 depends on where they begin
     zero, other_zero, result_zero = (
         np.float32(int(number) + shift) for number in (source.zero_point, constant.zeros.reshape(-1)[0], target.zero_point)
     )

@@ -1,7 +1,7 @@
 """Lint: what in a network is known to suffer from int8, tensor by tensor, with the remedy.
 
 Every rule looks at numbers from calibration alone and at the network as one scale for each tensor would have it, so that it also speaks
-to users of other quantisers. Thresholds are experience with a handful of networks, not laws.
+to users of other quantizers. Thresholds are experience with a handful of networks, not laws.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .tensor_scales import exact_tensors, keeps_scale
 RULES = {
     "group-noise": "channels of a tensor differ so much in range that one scale drowns the small ones",
     "first-layers": "one of the first three convolutions has channels far larger than the median",
-    "starved-channels": "more than a tenth of the channels have fewer than four codes, and they matter",
+    "starved-channels": "more than a tenth of the channels have fewer than four quantized values, and they matter",
     "cancellation": "a depthwise convolution subtracts numbers that are coarse in relation to its result",
     "flat-table": "much of the range before an activation ends up at one value",
     "coarse-table": "the results of an activation are so small that the chip's table for it has few values for them",
     "clipped-head": "values between the last convolution and an output are cut off",
-    "mixed-output": "an output joins tensors of so unlike range, such as boxes and scores, that one scale leaves the small one no codes",
+    "mixed-output": "an output joins tensors of so unlike range, such as boxes and scores, that one scale is too coarse for the small one",
     "one-sample": "the range is set by a single sample",
     "second-reader": "a second reader keeps an activation from joining its convolution",
-    "input-steps": "the channels of a picture have different scales, so that bytes do not map to codes one by one",
-    "two-classes": "cosine says nothing about an output of two classes",
+    "input-steps": "the channels of an image have different scales, so that bytes do not map to quantized values one by one",
+    "two-classes": "cosine is no measure for an output of two classes",
 }
 """What each rule is about."""
 
@@ -52,7 +52,7 @@ LOST = 64.0
 """Values of the chip's table below which little is left of a tensor."""
 
 _ENOUGH = 1024.0
-"""Values of the chip's table from which a tensor's codes are not worse for it."""
+"""Values of the chip's table from which a tensor's quantized values are not worse for it."""
 
 _HARDLY_ANY_VALUES = 16.0
 _OUTLIER = 3.0
@@ -158,7 +158,7 @@ class _Rules:
                     name,
                     f"two groups of channels would have {gain:.0f} times less noise than one scale; "
                     f"channel ranges {extent.min():.3g} to {extent.max():.3g}",
-                    "compile with channel groups (on by default), or 'anynpu optimize' for another quantiser",
+                    "compile with channel groups (on by default), or 'anynpu optimize' for another quantizer",
                     {"gain": gain, "smallest": float(extent.min()), "largest": float(extent.max())},
                 )
             spread = float(extent.max() / max(np.median(extent), _TINY))
@@ -178,7 +178,7 @@ class _Rules:
                     "starved-channels",
                     "warning",
                     name,
-                    f"{len(starved)} of {len(extent)} channels have fewer than {_FEW_CODES:.0f} codes",
+                    f"{len(starved)} of {len(extent)} channels have fewer than {_FEW_CODES:.0f} quantized values",
                     "channel groups, or float16 for this tensor (--hybrid)",
                     {"channels": float(len(starved))},
                 )
@@ -204,7 +204,7 @@ class _Rules:
                 )
 
     def tables(self) -> Iterator[Finding]:
-        """Ranges before tables that the table does not tell apart."""
+        """Ranges before tables that the table does not distinguish."""
         for step in self._steps:
             activation, before = step.activation, step.before_activation
             if activation is None or not step.rounds_before_activation or self._quantization is not None:
@@ -243,7 +243,7 @@ class _Rules:
                 )
 
     def heads(self) -> Iterator[Finding]:
-        """Clipped values next to an output; needs the quantisation that was chosen."""
+        """Clipped values next to an output; needs the quantization that was chosen."""
         floors = score_floors(self._graph, self._steps, self._seen.observer)
         before_tables = {step.before_activation for step in self._steps}  # flat tails are drawn in there without loss
         for name in sorted(exact_tensors(self._graph, self._steps) - before_tables):
@@ -267,7 +267,7 @@ class _Rules:
     def mixed(self) -> Iterator[Finding]:
         """Outputs that join boxes in pixels and scores from 0 to 1: a chip has one scale for an output."""
         for joint in mixed_outputs(self._graph, self._steps, self._seen.observer, self._quantization):
-            left = "no code is" if joint.codes < 1 else f"{joint.codes:.0f} codes are"
+            left = "no quantized value is" if joint.codes < 1 else f"{joint.codes:.0f} quantized values are"
             yield Finding(
                 "mixed-output",
                 "error",
@@ -426,7 +426,7 @@ def _inputs(graph: Graph, preprocess: Mapping[str, Preprocess]) -> Iterator[Find
                 "input-steps",
                 "note",
                 name,
-                f"one code is {scale / float(steps.min()):.2f} grey levels of the finest channel",
+                f"one quantized value is {scale / float(steps.min()):.2f} gray levels of the finest channel",
                 "mean and std that are the same for all channels lose nothing, if the model can be trained or folded that way",
                 {"levels": scale / float(steps.min())},
             )
@@ -441,7 +441,7 @@ def _outputs(graph: Graph) -> Iterator[Finding]:
                 "note",
                 name,
                 "an output of two classes: a cosine of 0.99 can hide a changed answer",
-                "judge by the class or by its margin (metric top1 or margin)",
+                "evaluate by the class or by its margin (metric top1 or margin)",
                 {"classes": 2.0},
             )
 

@@ -1,6 +1,6 @@
-"""How much of a float network's answers a quantised one keeps: 1 is all of them, and larger is better.
+"""How much of a float network's answers a quantized one keeps: 1 is all of them, and larger is better.
 
-A metric takes the outputs of both networks for one sample. Cosine is the default of last resort: it says little about a network with two
+A metric takes the outputs of both networks for one sample. Cosine is the default of last resort: it states little about a network with two
 classes, or about one whose answers are a few large values among many small ones. Name what the network is for instead.
 """
 
@@ -117,7 +117,7 @@ def detections(expected: Sequence[Array], given: Sequence[Array]) -> float:
 def soft_detections(expected: Sequence[Array], given: Sequence[Array]) -> float:
     """How much of the detections' scores agrees, at the same place and class, weighted by the overlap of the boxes.
 
-    Unlike :func:`detections` it has no threshold that a few samples rarely reach: it tells two quantized networks apart that keep the
+    Unlike :func:`detections` it has no threshold that a few samples rarely reach: it reports two quantized networks apart that keep the
     same number of boxes.
 
     >>> boxes = np.tile([8.0, 8.0, 4.0, 4.0, 0.8], (1, 10, 1))
@@ -195,7 +195,7 @@ METRICS: dict[str, Metric] = {
 """The metrics that have a name."""
 
 FINER: dict[Metric, Metric] = {detections: soft_detections}
-"""Metrics that also tell apart what the named one counts alike: choices are made by them."""
+"""Metrics that also distinguish what the named one counts alike: choices are made by them."""
 
 
 def metric_of(
@@ -230,7 +230,7 @@ def _of_the_caller(name: str, metric: Metric) -> Metric:
         except Exception as error:
             raise CompileError(
                 f"the metric {name} failed: {type(error).__name__}: {error}",
-                hint="it gets the outputs of the float network and of the quantised one, two lists of arrays, and gives one number",
+                hint="it gets the outputs of the float network and of the quantized one, two lists of arrays, and gives one number",
             ) from error
         if result != result:
             raise CompileError(f"the metric {name} gives no number (NaN)", hint="give a number that is larger the better")

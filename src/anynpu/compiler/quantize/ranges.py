@@ -1,4 +1,4 @@
-"""The range of values that each tensor's codes shall cover, from statistics over calibration samples.
+"""The range of values that each tensor's quantized values must cover, from statistics over calibration samples.
 
 :class:`RangeObserver` collects in one pass what all algorithms need. Which algorithm suits which tensor is the compiler's decision; what
 lies between the last convolution and an output should always be "minmax", as rare large values carry the result there.
@@ -116,12 +116,12 @@ Range = tuple[float, float]
 
 _CODES = 256
 _CANDIDATES = 64  # ends of the range to try, as fractions of the largest value
-_WORTHWHILE = 0.99  # a clipped range must lower the error by this factor; less is within what bins can tell
+_WORTHWHILE = 0.99  # a clipped range must lower the error by this factor; less is within what bins can report
 _NEARLY_ALL = 0.99  # so large a share of zeros makes a tensor sparse
 _KL_KEEPS = (
     99.9  # percent of the values; the divergence alone would give up rare values far out, which may be what the model is for
 )
-_ENOUGH = 64 * _CODES  # fewer values than this say nothing about a distribution over the codes
+_ENOUGH = 64 * _CODES  # fewer values than this state nothing about a distribution over the quantized values
 _GRID = 4096
 _RIGHT = 0.6  # output steps between a value and its code; rounding alone makes it half a step
 
@@ -214,13 +214,13 @@ class RangeObserver:
         return statistics.histogram.counts.copy(), statistics.histogram.edges
 
     def range(self, name: str, algorithm: str, *, percentile: float = 99.99) -> Range:
-        """The range that the codes of tensor *name* shall cover; it lies within the values seen.
+        """The range that the quantized values of tensor *name* must cover; it lies within the values seen.
 
         * ``minmax``: all values;
         * ``percentile``: the given share of them, half of the rest cut off at each end. Zeros of a tensor that is nearly all zero are
           not counted;
-        * ``kl``: the range whose 256 codes describe the distribution best (least Kullback-Leibler divergence); it keeps at least 99.9 %
-          of the values, and all where there are too few of them to know the distribution;
+        * ``kl``: the range whose 256 quantized values describe the distribution best (least Kullback-Leibler divergence); it
+          keeps at least 99.9 % of the values, and all where there are too few of them to know the distribution;
         * ``mse``: the range of the least mean squared error in int8.
 
         :raises CompileError: no such algorithm
@@ -290,11 +290,11 @@ Cost = Callable[[list[Range]], Floats]
 def _least(bins: _Bins, cost: Cost, *, within: Range) -> Range:
     """The range of the least *cost* that holds the range *within*.
 
-    Both ends are drawn in together first, then each by itself, then each by itself in fine steps.
+    Both ends are drawn in together first, then each on its own, then each on its own in fine steps.
     """
     # The ends are fractions of the outermost values. An end on the other side of zero is none: zero is in every range.
     free = (bins.low < 0.0, bins.high > 0.0)
-    # With fewer bins than codes the histogram cannot tell one range from another.
+    # With fewer bins than quantized values the histogram cannot report one range from another.
     smallest_width = _CODES * bins.step
 
     def to_range(ends: Range) -> Range:
@@ -360,10 +360,10 @@ def _squared_error(bins: _Bins) -> Cost:
 
 
 def _divergence(bins: _Bins) -> Cost:
-    """The cost of a range as the Kullback-Leibler divergence of what the codes can tell from what the bins show.
+    """The cost of a range as the Kullback-Leibler divergence of what the quantized values can report from what the bins show.
 
-    A code tells that its values are spread evenly over the bins that it stands for; the outermost codes stand for all that is cut off.
-    The bin of the zeros is left aside: zero has a code of its own, and its peak would draw in any range.
+    A code reports that its values are spread evenly over the bins that it stands for; the outermost quantized values stand for
+    all that is cut off. The bin of the zeros is left aside: zero has a quantized value of its own, and its peak would draw in any range.
     """
     kept = bins.left != 0.0
     values = bins.left[kept] + bins.step / 2
@@ -378,26 +378,26 @@ def _divergence(bins: _Bins) -> Cost:
         mass = np.bincount(codes, shares, _CODES)
         spread = np.bincount(codes, minlength=_CODES)
         told = mass > 0
-        # Chance makes bins uneven, which favours many narrow codes: the second term is what it contributes on average.
+        # Chance makes bins uneven, which favors many narrow quantized values: the second term is what it contributes on average.
         return entropy - float((mass[told] * np.log(mass[told] / spread[told])).sum()) + float(told.sum()) / (2.0 * total)
 
     return lambda ranges: np.array([divergence(low, high) for low, high in ranges])
 
 
 def clip_to_table(function: Callable[[Floats], Floats], low: float, high: float, target: Quantization, dtype: DType) -> Range:
-    """The part of [low, high], the range before a table, that the table's output can tell apart.
+    """The part of [low, high], the range before a table, that the table's output can distinguish.
 
     An end is drawn in, at most to zero, over the part where the *function* is flat: where the output's code for the new end is right for
-    all that is cut off. The codes before the table lie closer then, and the output loses nothing. Values that the output clips count as
-    what they are clipped to.
+    all that is cut off. The quantized values before the table lie closer then, and the output loses nothing. Values that the
+    output clips count as what they are clipped to.
 
     >>> swish = lambda x: x / (1.0 + np.exp(-x))
     >>> low, high = clip_to_table(swish, -128.0, 26.0, affine_from_range(-0.28, 26.0), DType.INT8)
     >>> round(low, 1), high
     (-4.6, 26.0)
 
-    :param target: quantisation of the table's output, for the whole tensor
-    :param dtype: type of the output's codes
+    :param target: quantization of the table's output, for the whole tensor
+    :param dtype: type of the output's quantized values
     """
     first, last = dtype.limits
 
@@ -420,7 +420,7 @@ def clip_to_table(function: Callable[[Floats], Floats], low: float, high: float,
     new_low = flat_until(low) if low < 0.0 else low
     new_high = flat_until(high) if high > 0.0 else high
     if min(new_low, 0.0) == max(new_high, 0.0):
-        return low, high  # the output is constant: there is nothing to gain, and a range of no width helps nobody
+        return low, high  # the output is constant: there is nothing to gain, and a range of no width does not help
     # The outermost code may stand for a value half a step further in, which must be flat too: so one step is left.
     step = (max(new_high, 0.0) - min(new_low, 0.0)) / (last - first)
     new_low, new_high = min(new_low - step, high), max(new_high + step, low)

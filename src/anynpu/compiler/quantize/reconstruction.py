@@ -40,16 +40,16 @@ from .threads import in_order, one_blas_thread, thread_count
 
 Positions = npt.NDArray[np.int64]
 Fitted = tuple[Array, Array, Array, Floats]
-"""Codes, scales, zero points and bias."""
+"""Quantized values, scales, zero points and bias."""
 
 _RIDGES = (0.05, 0.25, 1.0, 4.0)
 """How strongly weights may be held where they are, in relation to the mean energy of an input."""
 
 _FITTED, _JUDGING = 2, 3
-"""Two thirds of the positions try how strongly, and the others, which are those of other samples, judge."""
+"""Two thirds of the positions try how strongly, and the others, which are those of other samples, evaluate."""
 
 _TELLING = 48
-"""Outputs that tell how strongly weights are held."""
+"""Outputs that report how strongly weights are held."""
 
 _BLOCK = 64
 _STRIPE = 4 * _BLOCK
@@ -133,12 +133,13 @@ def _threads_for(work: int) -> int:
 
 
 def fit_dense(columns: Array, wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales) -> Fitted:
-    """Weights [Cout, Cin * kernel] of a convolution that shall give *wanted*, [Cout, positions].
+    """Weights [Cout, Cin * kernel] of a convolution that must give *wanted*, [Cout, positions].
 
     :param columns: [positions, Cin, kernel]; they are changed
-    :param smallest: least scale by output channel
+    :param smallest: least scale per output channel
     """
-    # one position after the other, in this order of the products: another one rounds otherwise, which changes codes of later layers
+    # one position after the other, in this order of the products: another one rounds otherwise, which changes quantized values
+    # of later layers
     flat = columns.reshape(len(columns), -1)
     rows = np.ascontiguousarray(wanted.T).astype(np.float64)
     mean, target_mean = flat.mean(axis=0, dtype=np.float64), rows.mean(axis=0)
@@ -158,7 +159,7 @@ def fit_dense(columns: Array, wanted: Array, weights: Floats, smallest: Floats, 
 
 
 def _parts(count: int) -> tuple[slice, slice]:
-    """The positions that weights are tried on, and those that judge."""
+    """The positions that weights are tried on, and those that evaluate."""
     cut = _FITTED * count // _JUDGING
     return slice(0, cut), slice(cut, count)
 
@@ -181,7 +182,7 @@ def _held(parts: Sequence[tuple[Array, Array]], count: int, variance: Array) -> 
         result[:, inputs, inputs] += (ridge * np.trace(energy, axis1=1, axis2=2) / len(inputs) + _TINY)[:, None]
         return result
 
-    # float32 is enough to tell them apart: what holds the weights keeps the condition below 20 for each input; and so are some outputs
+    # float32 is enough to report them apart: what holds the weights keeps the condition below 20 for each input; and so are some outputs
     some = np.arange(0, aim.shape[2], -(-aim.shape[2] // _TELLING))
     share = 1.0 / (variance[:, some] + _TINY)
     narrow: list[Array] = [array.astype(np.float32) for array in (tried, aim[:, :, some], other, 2.0 * its[:, :, some], share)]
@@ -241,9 +242,9 @@ def _least(loss: Callable[[float], float], threads: int = 1) -> float:
 
 
 def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, zero: Floats) -> Floats:
-    """*start* with each column moved to the codes that make up best for what the other columns lose.
+    """*start* with each column moved to the quantized values that make up best for what the other columns lose.
 
-    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others are told once a block. Here a
+    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others receive once a block. Here a
     column lies in memory as a row.
     """
     energy, size = np.ascontiguousarray(energy, np.float64), np.ascontiguousarray(size, np.float64)
@@ -280,7 +281,7 @@ def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, 
 def fit_depthwise(
     columns: Callable[[slice], Array], wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales
 ) -> Fitted:
-    """As :func:`fit_dense` for a depthwise convolution, each channel by itself.
+    """As :func:`fit_dense` for a depthwise convolution, each channel on its own.
 
     :param columns: what gives the columns of some channels, [channels, kernel, positions]; they are changed
     """
@@ -333,7 +334,7 @@ _FEWEST_BY_CHANNEL = 1500
 _ROWS_PER_COLUMN = 4
 _MAX_BIAS = 2.0**30
 MAX_KEPT = 1 << 28
-"""Bytes of the float network's answers that are kept for another re-fit."""
+"""Bytes of the float network's answers that are kept for another weight reconstruction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,9 +359,9 @@ def refit(
     answers: FloatAnswers | None = None,
     known: KnownWeights | None = None,
 ) -> dict[str, QuantizedWeights]:
-    """Weights and biases fitted to normalised *samples*, by the result of their step; *sharing* says how weights share scales.
+    """Weights and biases fitted to normalized *samples*, by the result of their step; *sharing* states how weights share scales.
 
-    :param answers: what is known from an earlier re-fit of the same network to the same samples
+    :param answers: what is known from an earlier weight reconstruction of the same network to the same samples
     :param known: rounded weights of the network
     """
     targets = targets_of(graph, steps, len(samples))
@@ -410,7 +411,7 @@ def targets_of(graph: Graph, steps: Sequence[Step], samples: int) -> list[Target
 
 
 class FloatAnswers:
-    """What the float network gives at the positions of targets, computed once for all re-fits that look at the same positions."""
+    """What the float network gives at the positions of targets, computed once for all reconstructions that look at the same positions."""
 
     def __init__(self, known: Mapping[str, tuple[Target, Array]] | None = None) -> None:
         self._known = dict(known or {})

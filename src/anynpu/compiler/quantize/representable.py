@@ -23,7 +23,7 @@ from .dataset import Sample
 #
 # A chip stores the result of each layer as float16, what is beyond 65504 as infinity, and what is below its smallest number as
 # zero. Float layers here compute in float32, so such a result is cast on its way. Nothing else is: a cast costs time, and few
-# networks come near. Where no data is given, inputs are made up: bytes of a picture where it is known how they are normalised,
+# networks come near. Where no data is given, inputs are made up: bytes of an image where it is known how they are normalized,
 # else random numbers as networks are trained with.
 
 
@@ -51,7 +51,7 @@ _log = logging.getLogger("anynpu.compiler")
 def near_the_end(
     graph: Graph, steps: Sequence[Step], samples: Iterable[Sample], custom: CustomTable, *, given: bool = True
 ) -> frozenset[str]:
-    """The results of *steps* that come near the end of float16 on the first samples, or go beyond, of which a warning tells.
+    """The results of *steps* that come near the end of float16 on the first samples, or go beyond, of which a warning reports.
 
     Empty where the float model cannot be run: nothing depends on it.
 
@@ -158,15 +158,15 @@ def _warn_of_tiny(graph: Graph, steps: Sequence[Step], tiny: Mapping[str, float]
     )
 
 
-# Results that are small against one code of what they are chosen from: integers would say little about them.
+# Results that are small against one code of what they are chosen from: integers would state little about them.
 #
-# The least of many numbers may be small against the largest, and the codes are spread over all of them. Then it is found among
+# The least of many numbers may be small against the largest, and the quantized values are spread over all of them. Then it is found among
 # real numbers.
 
 
 _CODES = 255
 _LEAST = 8
-"""A result that spans fewer codes of its operand is not chosen among codes."""
+"""A result that spans fewer quantized values of its operand is not chosen among quantized values."""
 
 _FOLLOWING = {Form.FUNCTION, Form.CONCAT, Form.SLICE, Form.PAD, Form.TRANSPOSE, Form.RESHAPE}
 

@@ -32,16 +32,16 @@ from .simulate import KnownWeights, QuantizedWeights, Simulation
 from .tensor_scales import Clips, FlooredRanges, assign_quantization, head_products, head_tensors, quantized_tensors
 from .threads import in_order, one_blas_thread, thread_count
 
-# What calibration sees and the search for a recipe needs again, so that no sample is read and run twice.
+# What calibration sees and the search for a quantization config needs again, so that no sample is read and run twice.
 #
-# Of the first samples, every third is kept apart and judges: the float network's answers for it are kept. The others are what
+# Of the first samples, every third is held out and evaluates: the float network's answers for it are kept. The others are what
 # weights are fitted to: what the convolutions give is kept for them, at the positions that are looked at.
 
 
 Item = TypeVar("Item")
 
 MAX_SAMPLES = 24
-"""Samples that weights are fitted to or that judge."""
+"""Samples that weights are fitted to or that evaluate."""
 
 LIVE = 6
 """Tensors of the largest size that are alive at a time, in a usual network."""
@@ -51,7 +51,7 @@ _FIT_BYTES = 1 << 31
 
 
 def kept_apart(samples: Sequence[Item]) -> list[Item]:
-    """Every third of the *samples*, which judge; all where there are too few to keep some apart."""
+    """Every third of the *samples*, which evaluate; all where there are too few to keep some apart."""
     return list(samples[_EVERY - 1 :: _EVERY] or samples)
 
 
@@ -72,8 +72,8 @@ def fitting_count(graph: Graph, names: Iterable[str]) -> int:
 class Remembered:
     """The first samples of a calibration and the float network's answers to them.
 
-    :ivar samples: normalised
-    :ivar outputs: of the samples that were kept apart
+    :ivar samples: normalized
+    :ivar outputs: of the samples that were held out
     """
 
     def __init__(self, graph: Graph, targets: Sequence[Target], count: int) -> None:
@@ -125,10 +125,10 @@ def remember(graph: Graph, steps: list[Step], count: int | None) -> Remembered |
     return Remembered(graph, targets if size <= MAX_KEPT else (), count)
 
 
-# Perturbed copies of samples, to judge a quantised network on more than the samples themselves.
+# Perturbed copies of samples, to evaluate a quantized network on more than the samples themselves.
 #
-# A picture comes again with grain, out of focus, darker or brighter, or shifted by a few pixels. What a camera can do to a
-# picture can move a tensor beyond the range that was seen in calibration; a recipe that only just fits the samples shows it
+# An image comes again with grain, out of focus, darker or brighter, or shifted by a few pixels. What a camera can do to a
+# image can move a tensor beyond the range that was seen in calibration; a quantization config that only just fits the samples shows it
 # here.
 
 
@@ -169,11 +169,11 @@ def _shift(picture: Array, low: Array, high: Array, random: np.random.Generator)
 
 
 KINDS: dict[str, Change] = {"light": _light, "grain": _grain, "shift": _shift, "blur": _blur}
-"""What can happen to a picture, by name."""
+"""What can happen to an image, by name."""
 
 
 def perturbed(sample: Sample, kind: str, preprocess: Mapping[str, Preprocess], seed: int) -> dict[str, Array] | None:
-    """A copy of a normalised sample with its pictures changed; None where it has no picture. The same *seed* gives the same copy.
+    """A copy of a normalized sample with its images changed; None where it has no image. The same *seed* gives the same copy.
 
     >>> picture = {"x": np.full((1, 3, 8, 8), 0.5, np.float32)}
     >>> round(float(perturbed(picture, "light", {"x": Preprocess((0.0,) * 3, (255.0,) * 3)}, 0)["x"].max()), 3)
@@ -199,18 +199,18 @@ def _is_picture(values: Array) -> bool:
 
 
 def _ends(values: Array, preprocess: Preprocess | None) -> tuple[Array, Array]:
-    """What black and white are, by channel: the ends of a byte where the normalisation is known, else those of the sample."""
+    """What black and white are, per channel: the ends of a byte where the normalization is known, else those of the sample."""
     if preprocess is not None:
         mean, std = (np.asarray(entry, np.float32).reshape(1, -1, 1, 1) for entry in (preprocess.mean, preprocess.std))
         return (0.0 - mean) / std, (255.0 - mean) / std
     return tuple(np.asarray(end, np.float32).reshape(1, 1, 1, 1) for end in (values.min(), values.max()))  # type: ignore[return-value]
 
 
-# The workbench: one network and its samples, on which recipes are tried, judged and priced.
+# The workbench: one network and its samples, on which quantization configs are tried, evaluated and priced.
 #
-# Samples are split: every third is kept apart and judges, the others are what weights are fitted to. Perturbed copies of the
-# former judge, too, since a few samples do not show every range that a tensor can have. The float network's answers for those
-# that judge are computed once. For one thread at a time; it holds the samples in memory.
+# Samples are split: every third is held out and evaluates, the others are what weights are fitted to. Perturbed copies of the
+# former evaluate, too, since a few samples do not show every range that a tensor can have. The float network's answers for those
+# that evaluate are computed once. For one thread at a time; it holds the samples in memory.
 
 
 Sample = Mapping[str, Array]
@@ -231,20 +231,20 @@ _WORSE_AT_MOST = 0.01
 _TELLS_WORST = 0.005
 _ROUNDING = 1e-6
 _SEEN = 0.0005
-"""What is left of a channel's cosine, and of a metric, below which nobody sees a difference."""
+"""What is left of a channel's cosine, and of a metric, below which a difference is not visible."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a quantised network did on the samples that judge.
+    """How a quantized network did on the samples that evaluate.
 
-    :ivar value: the mean of the metric, or of what tells finer than it: choices are made by this
+    :ivar value: the mean of the metric, or of what reports finer than it: choices are made by this
     :ivar cosine: the mean cosine
     :ivar worst: the cosine of the worst sample
     :ivar cosines: the cosine of each sample
     :ivar by_cosine: whether the metric is the cosine
     :ivar channel: the cosine of the worst channel of any sample's outputs; nan where it was not looked at
-    :ivar left_out: samples that did not judge, as the others had decided; *worst* is then that of the others
+    :ivar left_out: samples that did not evaluate, as the others had decided; *worst* is then that of the others
     :ivar shown: the mean of the metric itself, where *value* is something finer
     :ivar outputs: the mean cosine of each output
     """
@@ -265,7 +265,7 @@ class Score:
         return self.value if self.shown is None else self.shown
 
     def beats(self, other: Score) -> bool:
-        """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
+        """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot report, by the cosine.
 
         Where the metric is the cosine, the worst sample decides before the mean does. One that is not finished had lost by then.
         """
@@ -285,7 +285,7 @@ class Score:
 
     @property
     def is_perfect(self) -> bool:
-        """Whether nobody would see what a better one does better: in no sample, in no channel of an output, and not by the metric."""
+        """Whether a better one would make no visible difference: in no sample, in no channel of an output, and not by the metric."""
         return not self.left_out and self.channel > 1.0 - _SEEN and (self.by_cosine or self.value > 1.0 - _SEEN)
 
     @property
@@ -310,14 +310,14 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A network, quantised by a recipe.
+    """A network, quantized by a quantization config.
 
     :ivar groups: tensors with groups of channels, and why
-    :ivar refined: refitted weights, by the result of their step
+    :ivar refined: reconstructed weights, by the result of their step
     :ivar notes: what was done and why, a line for each step
-    :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
+    :ivar floats: tensors that are never rounded to quantized values: what makes them and what reads them is in float16
     :ivar cheaper: tensors with groups of channels that float16 is predicted to take less time for
-    :ivar score: how it did on the samples that judge, where that decided
+    :ivar score: how it did on the samples that evaluate, where that decided
     """
 
     recipe: Recipe
@@ -334,8 +334,8 @@ class Trial:
 class Workbench:
     """One network in int8 and all that is known about it.
 
-    :param kind: how numbers are held; codes of 8 bits
-    :param samples: normalised samples; read at most once, when they are needed
+    :param kind: how numbers are held; quantized values of 8 bits
+    :param samples: normalized samples; read at most once, when they are needed
     :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the outputs by default
     :ivar floors: below which values of a tensor do not matter, see :func:`~anynpu.compiler.quantize.lint.score_floors`
     """
@@ -397,7 +397,7 @@ class Workbench:
 
     @property
     def can_judge(self) -> bool:
-        """Whether the quantised network can be run here: custom operators cannot."""
+        """Whether the quantized network can be run here: custom operators cannot."""
         return not any(node.custom for node in self.graph.nodes)
 
     @property
@@ -407,12 +407,12 @@ class Workbench:
 
     @property
     def kept_apart(self) -> list[Sample]:
-        """The samples that were kept apart; all where there are too few to keep some apart."""
+        """The samples that were held out; all where there are too few to keep some apart."""
         return kept_apart(self._samples)
 
     @cached_property
     def judging(self) -> list[Sample]:
-        """The samples that were kept apart, and perturbed copies of them: two of each, fewer where there are many samples."""
+        """The samples that were held out, and perturbed copies of them: two of each, fewer where there are many samples."""
         apart = self.kept_apart
         copies = min(2 * len(apart), max(_ENOUGH_JUDGING - len(apart), _FEWEST_COPIES))
         kinds = list(KINDS)
@@ -433,7 +433,7 @@ class Workbench:
 
     @property
     def _threads(self) -> int:
-        """How many samples are judged at a time."""
+        """How many samples are evaluated at a time."""
         largest = max(4 * math.prod(self.graph.shapes[name]) for name in (*self.graph.inputs, *self.graph.producers()))
         return min(thread_count(LIVE * largest), len(self.judging))
 
@@ -442,7 +442,7 @@ class Workbench:
         return self._remembered.answers() if self._remembered else FloatAnswers()
 
     def with_graph(self, graph: Graph) -> Workbench:
-        """A workbench for the same network with other weights, judged by the answers of this one's float network."""
+        """A workbench for the same network with other weights, evaluated by the answers of this one's float network."""
         other = copy(self)
         other.__dict__["_expected"] = self._expected
         other.__dict__["judging"] = self.judging
@@ -454,7 +454,7 @@ class Workbench:
         return other
 
     def quantized(self, recipe: Recipe, steps: list[Step]) -> Trial:
-        """The network quantised by all steps of a recipe but the re-fit."""
+        """The network quantized by all steps of a quantization config but weight reconstruction."""
         choices: dict[str, GroupChoice] = {}
         if recipe.groups > 1:
             block = self.chip.channel_block.get("int8", 1)
@@ -516,7 +516,7 @@ class Workbench:
         return self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {}))) - plain
 
     def in_float16(self, trial: Trial, tensors: Set[str]) -> Trial:
-        """The trial's recipe with some tensors in float16, not fitted."""
+        """The trial's quantization config with some tensors in float16, not fitted."""
         floats = trial.floats | tensors
         return replace(self.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
 
@@ -542,7 +542,7 @@ class Workbench:
         return joints, before, time(joints)
 
     def refitted(self, trial: Trial) -> Trial:
-        """The trial with fitted weights, if the samples that judge agree that it is better."""
+        """The trial with fitted weights, if the samples that evaluate agree that it is better."""
         better = self.fitted(trial)
         if not better.refined:
             return better
@@ -554,13 +554,13 @@ class Workbench:
 
     @property
     def judges(self) -> str:
-        """Which samples judge, in words."""
+        """Which samples evaluate, in words."""
         apart = len(self.kept_apart)
         copies = len(self.judging) - apart
-        return f"{apart} samples kept apart" + (f" and {copies} perturbed copies" if copies else "")
+        return f"{apart} samples held out" + (f" and {copies} perturbed copies" if copies else "")
 
     def fitted(self, trial: Trial) -> Trial:
-        """The trial with fitted weights, not judged; without them and with a note where weights cannot be fitted."""
+        """The trial with fitted weights, not evaluated; without them and with a note where weights cannot be fitted."""
         if not self.can_judge:
             return _noted(trial, "refit: left out, a custom operator stands in the network")
         if len(self._samples) < FEWEST_SAMPLES:
@@ -581,7 +581,7 @@ class Workbench:
         return replace(trial, refined=refined) if refined else _noted(trial, "refit: left out, no convolution to fit")
 
     def score(self, trial: Trial, rival: Score | None = None) -> Score:
-        """How a trial does on the samples that judge.
+        """How a trial does on the samples that evaluate.
 
         With a *rival* it ends as soon as the trial cannot beat it any more. Samples that any trial was worst at come first.
         """
@@ -674,7 +674,7 @@ def accuracy_text(trials: Sequence[Trial]) -> str:
 _RANGES = (("percentile", 99.99), ("percentile", 99.999), ("minmax", 99.99), ("percentile", 99.95))
 _GROUPS = (4, 2, 1)
 _TELLS = {"cosine": 0.02}
-"""Differences below this say nothing about what a network is for; for other metrics that is half a percent."""
+"""Differences below this state nothing about what a network is for; for other metrics that is half a percent."""
 
 _OTHERWISE = 0.005
 _GOOD = 0.99
@@ -687,10 +687,10 @@ _AS_GOOD_AS_FLOAT = 0.9999
 """The worst cosine of perfect outputs at which whole ranges are not tried any more."""
 
 _GOOD_ENOUGH = 0.95
-"""The worst cosine at which the default tries no second re-fit."""
+"""The worst cosine at which the default tries no second weight reconstruction."""
 
 _HARMED = 0.05
-"""A re-fit that makes the metric worse by this much has met what no other ranges make good."""
+"""Weight reconstruction that makes the metric worse by this much has met what no other ranges make good."""
 
 _PLAIN: dict[str, Any] = {"algorithm": "minmax", "groups": 1, "clip": False, "refit": False}
 _MAX_FLOATS = 12
@@ -705,7 +705,7 @@ def run_recipe(
     time_budget: float,
     progress: Progress | None = None,
 ) -> list[Trial]:
-    """The networks of all shape sets, quantised. Choices are made on the first one; the others follow."""
+    """The networks of all shape sets, quantized. Choices are made on the first one; the others follow."""
     first = benches[0]
     with one_blas_thread():
         if best and first.can_judge:
@@ -728,8 +728,8 @@ def run_recipe(
 
 
 def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
-    """The recipe, without its groups where they do not help or where float16 does better for the same time, with its re-fit where that
-    helps; or the plain recipe where none of it does."""
+    """The quantization config, without its groups where they do not help or where float16 does better for the same time, with
+    its weight reconstruction where that helps; or the plain quantization config where none of it does."""
     trials = [bench.quantized(recipe, steps)]
     if trials[0].groups:
         trials.append(bench.quantized(replace(recipe, groups=1), steps))
@@ -797,7 +797,8 @@ def _named(trial: Trial) -> str:
 
 
 def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score], *, fit: bool) -> Trial:
-    """The better one of a trial and the plain recipe: whole ranges, no groups; with a re-fit where that may help and does."""
+    """The better one of a trial and the plain quantization config: whole ranges, no groups; with weight reconstruction where
+    that may help and does."""
     trial, score = best
     if (trial.recipe.algorithm, trial.recipe.percentile) != (Recipe.algorithm, Recipe.percentile):
         return replace(trial, score=score)  # the caller has named the ranges
@@ -811,7 +812,7 @@ def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score], *,
     fitted = plain if its.is_perfect or not fit else bench.fitted(plain)
     after = bench.score(fitted) if fitted.refined else its
     if fitted.refined and after.beats(its):
-        notes.append(f"chosen: min/max with a refit, {bench.metric_name} {after}")
+        notes.append(f"chosen: min/max with weight reconstruction, {bench.metric_name} {after}")
         return replace(fitted, recipe=replace(plain.recipe, refit=True), notes=tuple(notes), score=after)
     return replace(plain, notes=(*notes, "chosen: plain min/max, as no step makes it better"), score=its)
 
@@ -823,7 +824,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     for index, recipe in enumerate(recipes):
         trial = bench.quantized(recipe, steps)
         scored.append((bench.score(trial), trial, bench.time_us(trial)))
-        tell(progress, "trying recipes", index + 1, total)
+        tell(progress, "trying configs", index + 1, total)
     quickest = min(time for _, _, time in scored)
     affordable = [entry for entry in scored if within_budget(entry[2], quickest, time_budget)]
     best = max(score.value for score, _, _ in affordable)
@@ -832,14 +833,14 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     lines = [f"tried: {other.recipe}, {bench.metric_name} {result}, {time / 1000:.2f} ms" for result, other, time in scored]
     plain, trial, score = _final(bench, winner, steps, start)
     lines.append(f"chosen: {_named(trial)}, {bench.metric_name} {score}")
-    tell(progress, "trying recipes", len(recipes) + 1, total)
+    tell(progress, "trying configs", len(recipes) + 1, total)
     if score.value < _VERY_GOOD and bench.chip.float16 and start.float16:
         trial = _floats(bench, plain, (trial, score), time_budget, progress, (len(recipes) + 1, total))
     return replace(trial, notes=(*lines, *trial.notes), score=trial.score or score)
 
 
 def _final(bench: Workbench, winner: Trial, steps: list[Step], start: Recipe) -> tuple[Trial, Trial, Score]:
-    """The winner or what the default would have taken, the better one after its re-fit: without that, with it, and its score."""
+    """The winner or what the default would have taken, the better one after weight reconstruction: without it, with it, and its score."""
     fitted = bench.refitted(winner) if winner.recipe.refit else winner
     best = (winner, fitted, bench.score(fitted))
     if start.refit:
@@ -870,7 +871,7 @@ def _floats(
     progress: Progress | None,
     stage: tuple[int, int],
 ) -> Trial:
-    """Tensors kept in float16, as long as each makes the result better and there is time left for it; then the re-fit.
+    """Tensors kept in float16, as long as each makes the result better and there is time left for it; then weight reconstruction.
 
     Weights that were fitted to rounded inputs do not suit float16 ones, so the choice is made without them. *rival* is the result without
     float16, which stays if it is better.

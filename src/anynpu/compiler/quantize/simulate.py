@@ -1,7 +1,9 @@
-"""The quantised network as a float graph that onnxruntime runs: every tensor that has codes is rounded to them, every weight to its own.
+"""The quantized network as a float graph that onnxruntime runs: every tensor that has quantized values is rounded to them, every
+weight to its own.
 
-It is what the compiler judges its choices by. Rounding is where the program rounds (before a table, after it, at every result), but sums
-are in float32: codes differ from the engine's by one step now and then, which changes a judgement as little as another sample would.
+It is what the compiler evaluates its choices by. Rounding is where the program rounds (before a table, after it, at every result), but sums
+are in float32: quantized values differ from the engine's by one step now and then, which changes a judgment as little as another
+sample would.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ KnownWeights = dict[tuple[str, Form, int], Array]
 """Rounded weights of a network by the name of the weights, and the form and groups of the layer that has them."""
 
 _DOMAIN = "com.microsoft"
-"""Its QuantizeLinear takes a scale by channel at any opset."""
+"""Its QuantizeLinear takes a scale per channel at any opset."""
 
 _SUFFIXES = ("rounded", "codes", "curve", "beyond")
 _CODES = 255
@@ -34,7 +36,7 @@ _MOST_UNITS = 1 << 12
 """Units of the products in one step of the residual; a multiplier of 15 bits holds eight times as many."""
 
 _FEW_UNITS = 4.0
-"""A step of codes that has as many units of the chip's table is not worse for them."""
+"""A step of quantized values that has as many units of the chip's table is not worse for them."""
 
 _KNOWN_BYTES = 1 << 26
 """Rounded weights that are kept for other simulations."""
@@ -47,9 +49,9 @@ class QuantizedWeights:
     """Weights that were rounded with care, instead of each to its nearest code.
 
     :ivar codes: as ONNX lays the weights out, with the ratio of the input's scales in their columns
-    :ivar scales: by output channel
-    :ivar zeros: zero points by output channel
-    :ivar bias: in float, by output channel
+    :ivar scales: per output channel
+    :ivar zeros: zero points per output channel
+    :ivar bias: in float, per output channel
     """
 
     codes: Array
@@ -69,7 +71,7 @@ def column_ratio(graph: Graph, step: Step, quantization: Mapping[str, Quantizati
 
 
 def round_weights(weights: Array, ratio: Floats | None, sharing: WeightScales = WeightScales.CHANNEL) -> Floats:
-    """Convolution weights [Cout, Cin / g, ...] as their int8 codes have them."""
+    """Convolution weights [Cout, Cin / g, ...] as their int8 values have them."""
     if ratio is None:
         return _as_rounded(weights, sharing)
     columns = ratio.reshape(1, -1, *(1,) * (weights.ndim - 2))
@@ -80,7 +82,7 @@ def round_weights(weights: Array, ratio: Floats | None, sharing: WeightScales = 
 
 
 def _as_rounded(weights: Array, sharing: WeightScales, *, turned: bool = False) -> Array:
-    """Weights as their int8 codes have them, in float32: a code times a float32 is rounded once, so that float64 gives nothing else.
+    """Weights as their int8 values have them, in float32: a code times a float32 is rounded once, so that float64 gives nothing else.
 
     :param turned: the output channels are the second axis of two
     """
@@ -100,7 +102,7 @@ def simulated_weights(
     sharing: WeightScales = WeightScales.CHANNEL,
     known: KnownWeights | None = None,
 ) -> dict[str, tuple[Array, Array | None]]:
-    """Weights, and bias where it changed, of every integer step by its result, as the codes have them.
+    """Weights, and bias where it changed, of every integer step by its result, as the quantized values have them.
 
     :param known: rounded weights of earlier calls with the same weights and *sharing*; it grows, within a bound
     """
@@ -149,7 +151,8 @@ def least_scale(step: Step, weights: Array, source: Array, quantization: Mapping
     """The least scale of a step's weights with which a chip's integers can still add the residual; 0 where it does not matter.
 
     A chip brings the residual to the unit of the products by a multiplier of 15 bits. Where weights are so small that the residual is far
-    more than that (a branch that is scaled by 1e-5, as in PoolFormer or CaiT), they get fewer codes, which nobody sees in the sum.
+    more than that (a branch that is scaled by 1e-5, as in PoolFormer or CaiT), they get fewer quantized values, which no reader
+    sees in the sum.
     """
     if not step.residual or weights.size == 0:
         return 0.0
@@ -212,7 +215,8 @@ class Rewriter:
         return nodes
 
     def _few_units(self, step: Step) -> float:
-        """Units of the chip's table per unit of its result, where a step of the result's codes has so few of them that it matters."""
+        """Units of the chip's table per unit of its result, where a step of the result's quantized values has so few of them
+        that it matters."""
         quantization = self.quantization.get(step.outputs[0])
         if quantization is None or step.curve is None:
             return 0.0
@@ -295,9 +299,9 @@ def _is_tabulated(step: Step) -> bool:
 
 
 class Simulation:
-    """A quantised network in onnxruntime.
+    """A quantized network in onnxruntime.
 
-    :param quantization: of every tensor that has codes; int8 only
+    :param quantization: of every tensor that has quantized values; int8 only
     :param refined: weights that were rounded with care, by the result of their step
     :param wanted: the tensors that a run gives; the model's outputs by default
     :param weights: round weights too
@@ -345,7 +349,7 @@ class Simulation:
         self._inputs = graph.inputs
 
     def run(self, sample: Sample) -> list[Array]:
-        """The outputs (or the *wanted* tensors) for a normalised sample."""
+        """The outputs (or the *wanted* tensors) for a normalized sample."""
         feeds = {name: np.asarray(sample[name]) for name in self._inputs}
         results: list[Array] = self._session.run(self._names, feeds)
         return results

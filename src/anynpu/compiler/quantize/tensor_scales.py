@@ -57,7 +57,7 @@ class FlooredRanges:
 
 
 def keeps_scale(step: Step) -> bool:
-    """Whether the codes of a step's result mean what those of its input mean."""
+    """Whether the quantized values of a step's result mean what those of its input mean."""
     return step.form in _KEEPS_SCALE or (step.form is Form.POOL and "Max" in step.node.op)
 
 
@@ -88,7 +88,7 @@ def may_be_infinite(graph: Graph, steps: list[Step]) -> set[str]:
 
 
 def head_tensors(graph: Graph, steps: list[Step], outputs: Sequence[str] | None = None) -> set[str]:
-    """Tensors between the last matrix product and an output: clipping there loses rare, large answers.
+    """Tensors between the last matmul and an output: clipping there loses rare, large answers.
 
     A product that stands for a sum or for arithmetic with constants is none of the network's own.
 
@@ -98,7 +98,7 @@ def head_tensors(graph: Graph, steps: list[Step], outputs: Sequence[str] | None 
 
 
 def head_products(steps: list[Step]) -> set[str]:
-    """The results of matrix products that are the network's own."""
+    """The results of matmuls that are the network's own."""
     return {name for step in steps if step.form in _LINEAR and not step.node.rewritten for name in step.outputs}
 
 
@@ -130,7 +130,7 @@ def _is_share(activation: Activation | None) -> bool:
 
 
 def _before_outputs(steps: list[Step], outputs: Sequence[str], scores: Set[str]) -> set[str]:
-    """Tensors between the last matrix product and an output, and before it those of *scores*."""
+    """Tensors between the last matmul and an output, and before it those of *scores*."""
     made_by = {name: step for step in steps for name in step.outputs}
     heads: set[str] = set()
     waiting = list(outputs)
@@ -179,13 +179,13 @@ def assign_quantization(
     given: Mapping[str, Quantization] | None = None,
     clips: Clips | None = None,
 ) -> dict[str, Quantization]:
-    """The quantisation of each tensor of :func:`quantized_tensors`.
+    """The quantization of each tensor of :func:`quantized_tensors`.
 
     :param groups: tensors with a scale by group of channels
-    :param channels: ranges by channel, for the tensors of *groups* and what lies before their activation
+    :param channels: ranges per channel, for the tensors of *groups* and what lies before their activation
     :param exact_heads: whatever lies between the last convolution and an output keeps its whole range, and so do scores before it
     :param clip: draw in the range before a table where the table is flat
-    :param given: the quantisation of tensors that the caller has decided
+    :param given: the quantization of tensors that the caller has decided
     :param clips: what earlier calls for the same steps have found out about ranges before tables
     """
     known = Clips() if clips is None else clips
@@ -248,7 +248,7 @@ def assign_quantization(
                 result[before] = _grouped(grouping, channels[before], wide, dtype, known, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
-            if clip and dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
+            if clip and dtype is DType.INT8:  # 16 bits have quantized values enough for the flat parts
                 low, high = known.of(activation, low, high, target, dtype)
             result[before] = from_range(before, low, high)
     for name in sorted(graph.coded):
@@ -267,7 +267,7 @@ def _grouped(
 ) -> Affine:
     """A scale by group, from the ranges of its channels, within that of the whole tensor.
 
-    With *activation* it is the tensor before it, whose codes a table turns into those of *target*.
+    With *activation* it is the tensor before it, whose quantized values a table turns into those of *target*.
     """
     low, high = channels
     runs = grouping.runs
@@ -287,7 +287,7 @@ def _grouped(
 
 
 def pixel_range(graph: Graph, name: str, preprocess: Preprocess | None) -> tuple[float, float] | None:
-    """The range of a normalised picture is known: a byte goes from 0 to 255. With it, bytes map to codes without loss."""
+    """The range of a normalized image is known: a byte goes from 0 to 255. With it, bytes map to quantized values without loss."""
     shape = graph.shapes[name]
     if preprocess is None or len(shape) != 4 or shape[1] not in (1, 3, 4):
         return None
@@ -317,7 +317,7 @@ def _joined_by_concat(graph: Graph, steps: list[Step], made_by: Mapping[str, Ste
 
 
 def _gathered(steps: list[Step], made_by: Mapping[str, Step]) -> dict[str, str]:
-    """Results of a Concat that only puts parts of one tensor together again, each with that tensor: codes keep their meaning."""
+    """Results of a Concat that only puts parts of one tensor together again, each with that tensor: quantized values keep their meaning."""
 
     def root(name: str) -> str:
         step = made_by.get(name)

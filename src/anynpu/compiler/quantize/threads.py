@@ -57,11 +57,11 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads:
                 future.cancel()
 
 
-# numpy's matrix products on one thread, as long as many small ones are computed.
+# numpy's matmuls on one thread, as long as many small ones are computed.
 #
 # OpenBLAS splits every product among all processors, and its threads wait for each other by spinning: for the small products of
-# the re-fit that takes several times the processor time, most of all on a busy machine. The split also decides how sums are
-# rounded, so that codes would depend on the number of processors.
+# weight reconstruction that takes several times the CPU time, most of all on a busy machine. The split also decides how sums are
+# rounded, so that quantized values would depend on the number of processors.
 
 
 _NAMES = [f"{before}openblas_%s_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "_64", "")]

@@ -1,7 +1,7 @@
-"""What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
+"""What Rockchip's toolkit makes of a graph before it quantizes: ``quantizer="vendor"``.
 
 * A function that all parts of a Concat end with is computed behind it (:mod:`anynpu.compiler.toolkit.graph_rules`).
-* A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
+* A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalization after it.
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
 * Channels that are put into another order, or some of them left out, are part of the convolution before, if nothing else reads that one.
@@ -13,7 +13,7 @@
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
   its own.
 
-docs/validation.md says which of this was measured and which is inferred.
+docs/validation.md states which of this was measured and which is inferred.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..passes.simplify import simplify
 # convolution that alone reads it.
 #
 # An activation that an exporter wrote as several operators (``x * clip(x + 3, 0, 6) / 6``) loses its last one by that. It is
-# then no activation any more, and each operator that is left is a layer with codes.
+# then no activation any more, and each operator that is left is a layer with quantized values.
 
 
 _FEWEST = 3
@@ -110,7 +110,8 @@ _HERE = "@here"
 
 
 def _keep_functions_apart(graph: Graph, concat: Node) -> None:
-    """What is left of functions before the Concat has codes after each operator, where the function is of more than one of them."""
+    """What is left of functions before the Concat has quantized values after each operator, where the function is of more than
+    one of them."""
     makers, readers = graph.producers(), graph.consumers()
     waiting = list(concat.inputs)
     while waiting:
@@ -125,7 +126,7 @@ def _keep_functions_apart(graph: Graph, concat: Node) -> None:
 
 
 def _with_joined_factors(graph: Graph, chain: list[Node]) -> list[Node]:
-    """The chain with one product for neighbouring products and quotients."""
+    """The chain with one product for neighboring products and quotients."""
     made: list[Node] = []
     for node in chain:
         if node.op not in _FACTORS or not made or made[-1].op not in _FACTORS:
@@ -212,7 +213,7 @@ def _keep_apart(graph: Graph) -> None:
         node.apart |= maker is not None and maker.op == "ConvTranspose"
 
 
-# a factor before a matrix product
+# a factor before a matmul
 
 
 def _fold_factors(graph: Graph) -> None:
@@ -250,7 +251,7 @@ def _gates_itself(graph: Graph, name: str) -> bool:
 
 
 def _only_product(graph: Graph, name: str) -> Node | None:
-    """The matrix product with constant weights that alone reads a tensor, or another shape of it."""
+    """The matmul with constant weights that alone reads a tensor, or another shape of it."""
     readers = graph.consumers()
     while name not in graph.outputs and len(using := readers.get(name, [])) == 1:
         reader = using[0]

@@ -27,7 +27,7 @@ MADE_SUFFIXES = ("_tp_rs", "_tp-rs", "_mm", "-rs", "_rs")
 
 @dataclass(frozen=True)
 class CfgEntry:
-    """The quantisation of one int8 tensor: ``min`` and ``max`` decide, ``scale`` and ``zero_point`` are what they were before an edit.
+    """The quantization of one int8 tensor: ``min`` and ``max`` decide, ``scale`` and ``zero_point`` are what they were before an edit.
 
     Only where a tensor was always 0 are they what counts: the toolkit writes 0 for both ends then.
     """
@@ -100,7 +100,7 @@ _PAIR = re.compile(r"\s(from:|But final to)\s*\(([-+.\deE]+), ([-+.\deE]+)\)")
 def parse_cfg(
     text: str, source: str = "the .quantization.cfg", final: Mapping[str, tuple[float, float]] | None = None
 ) -> QuantizationCfg:
-    """What the text of a ``.quantization.cfg`` says.
+    """What the text of a ``.quantization.cfg`` states.
 
     :param final: ranges that count instead, by the names of the file
 

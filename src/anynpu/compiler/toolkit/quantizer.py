@@ -1,8 +1,9 @@
-"""The quantisation that Rockchip's own toolkit would choose: ``quantizer="vendor"``.
+"""The quantization that Rockchip's own toolkit would choose: ``quantizer="vendor"``.
 
-One range per tensor, from the smallest to the largest value over the calibration data; weights by output channel with a zero point, in
-float32 steps; no channel groups, no clipping, no re-fit. With it a model has the scales, multipliers and tables of a model that the toolkit
-compiled from the same data. Found by comparing with what the toolkit recorded for networks that a board ran (tests/arithmetic/board).
+One range per tensor, from the smallest to the largest value over the calibration data; weights per output channel with a zero point, in
+float32 steps; no channel groups, no clipping, no weight reconstruction. With it a model has the scales, multipliers and tables
+of a model that the toolkit compiled from the same data. Found by comparing with what the toolkit recorded for networks that a
+board ran (tests/arithmetic/board).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class WholeRanges(dict[str, tuple[float, int]]):
 
 
 _KNOWN = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
-"""The results of these have this range whatever the data say; a board's programs show it for Sigmoid, Tanh is assumed."""
+"""The results of these have this range whatever the data state; a board's programs show it for Sigmoid, Tanh is assumed."""
 
 _BEFORE = {"Sigmoid": (-7.0, 7.0), "Tanh": (-3.2, 3.2), "HardSwish": (-3.0, math.inf)}
-"""The range of what these read, where codes stand before them, goes no further than this."""
+"""The range of what these read, where quantized values stand before them, goes no further than this."""
 
 _VIEWS = (Form.RESHAPE, Form.TRANSPOSE)
 
@@ -57,7 +58,7 @@ def toolkit_quantization(
     preprocess: Mapping[str, Preprocess],
     given: Mapping[str, Quantization],
 ) -> dict[str, Quantization]:
-    """The quantisation of every tensor that has codes. *given* ones stay as they are."""
+    """The quantization of every tensor that has quantized values. *given* ones stay as they are."""
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined(graph, steps)
     pooled = {step.inputs[0]: step.outputs[0] for step in steps if not step.is_float and "MaxPool" in step.node.op}
@@ -99,7 +100,7 @@ def toolkit_quantization(
 def toolkit_ends(graph: Graph, steps: list[Step], quantization: Mapping[str, Quantization]) -> dict[str, tuple[float, float]]:
     """Smallest and largest value of every tensor, from which the toolkit makes these scales and zero points again.
 
-    It cuts a range to what the only reader of a tensor can tell apart, so none goes beyond. What a convolution hands to a clamp has the
+    It cuts a range to what the only reader of a tensor can distinguish, so none goes beyond. What a convolution hands to a clamp has the
     range of the clamp's result.
     """
     limits = _limits_before(graph, steps)
@@ -190,13 +191,13 @@ def _single(scale: float) -> float:
     try:
         with np.errstate(over="ignore"):
             rounded = float(np.float32(float(scale)))
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return 0.0
     return rounded if math.isfinite(rounded) else 0.0
 
 
 def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Quantization]:
-    """The quantisation of tensors whose scale and zero point the caller gives."""
+    """The quantization of tensors whose scale and zero point the caller gives."""
     known = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)}
     result: dict[str, Quantization] = {}
     for name, value in (ranges or {}).items():
@@ -233,7 +234,7 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
         return WholeRanges(read_cfg(path).ranges())
     if path.suffix == ".onnx":
         return WholeRanges(split_qdq(load_onnx(path)).ranges)
-    form = 'a file of ranges is {"tensor": [scale, zero point], ...}, a .quantization.cfg or a quantised .onnx'
+    form = 'a file of ranges is {"tensor": [scale, zero point], ...}, a .quantization.cfg or a quantized .onnx'
     if path.is_file() and path.stat().st_size > MAX_JSON:
         raise CompileError(f"{path} has {path.stat().st_size} bytes; at most {MAX_JSON} are possible", hint=form)
     try:
@@ -252,7 +253,7 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
 
 
 def toolkit_weights(weights: Array, smallest: Array | float = _TINY) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights by their first axis. No scale is below *smallest*, one number or one by channel.
+    """Quantized values, scales and zero points of weights by their first axis. No scale is below *smallest*, one number or one per channel.
 
     The scale is computed in double and stored as float32, the division is one of float32: weights that lie on a coarser grid have ties.
     """
@@ -272,7 +273,7 @@ def _extents(weights: Array, smallest: Array | float = _TINY) -> tuple[Array, Ar
 
 
 def toolkit_units(weights: Array, source: Array | np.float32, smallest: Array | float = _TINY) -> Array:
-    """What one step of the accumulator stands for, by output channel; *source* is the scale of the input."""
+    """What one step of the accumulator stands for, per output channel; *source* is the scale of the input."""
     exact = _extents(weights, smallest)[1] * np.asarray(source, np.float32).astype(np.float64)
     result: Array = exact.astype(np.float32)
     return result
@@ -281,7 +282,7 @@ def toolkit_units(weights: Array, source: Array | np.float32, smallest: Array | 
 def toolkit_bias(bias: Array, source: Array, weights: Array, smallest: Array | float = _TINY) -> Array:
     """Bias in units of the accumulator: the scales are multiplied in double, and the division is one of float32.
 
-    A large bias has ties by that. Of twelve in two networks, which other orders of rounding tell apart, the toolkit's simulator has these.
+    A large bias has ties by that. Of twelve in two networks, which other orders of rounding distinguish, the toolkit's simulator has these.
     """
     limits = np.iinfo(np.int32)
     units = toolkit_units(weights, source, smallest)
@@ -303,7 +304,7 @@ CHANGE_OF_SCALE = "Requantize"
 
 
 def quotients(graph: Graph, steps: list[Step]) -> set[str]:
-    """Results of divisions of two tensors that the toolkit stores as codes: nothing but integer layers reads them."""
+    """Results of divisions of two tensors that the toolkit stores as quantized values: nothing but integer layers reads them."""
     readers = _readers_of(steps)
     integers = {name for step in steps if not step.is_float for name in step.outputs} | set(graph.inputs)
     return {
@@ -355,7 +356,7 @@ def with_changes_of_scale(
 ) -> list[Step]:
     """The steps with those between them that only change a scale. Their tensors enter *graph* and *quantization*.
 
-    :param products: also before the second operand of a product of activations, which the toolkit quantises again
+    :param products: also before the second operand of a product of activations, which the toolkit quantizes again
     :param moves: also where values are only moved; the simulation of the toolkit rounds each result of such a step itself
     """
     result: list[Step] = []

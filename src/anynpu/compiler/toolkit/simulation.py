@@ -1,8 +1,8 @@
-"""A model as the simulator of Rockchip's toolkit computes it: steps in float32, with codes where the toolkit has them.
+"""A model as the simulator of Rockchip's toolkit computes it: steps in float32, with quantized values where the toolkit has them.
 
-The steps are those of ``quantizer="vendor"``. Each reads codes, computes in float32 what they stand for, and ends with QuantizeLinear;
-weights and biases are what their codes stand for. Onnxruntime runs them operator by operator, as the toolkit's simulator does. So both sum
-in the same order, and whole networks were seen to have every code of the simulator.
+The steps are those of ``quantizer="vendor"``. Each reads quantized values, computes in float32 what they stand for, and ends
+with QuantizeLinear; weights and biases are what their quantized values stand for. Onnxruntime runs them operator by operator, as
+the toolkit's simulator does. So both sum in the same order, and whole networks were seen to have every code of the simulator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RAW, _BETWEEN = "@raw", "@between"
 def simulated_steps(graph: Graph, steps: list[Step], quantization: Mapping[str, Quantization]) -> tuple[Graph, list[Step]]:
     """The steps as float steps, in an order in which they can run, and the graph of their nodes.
 
-    A tensor that has codes is an int8 tensor of that graph. What lies between the operators of a step has an @ in its name.
+    A tensor that has quantized values is an int8 tensor of that graph. What lies between the operators of a step has an @ in its name.
     """
     writer = _Writer(graph, quantization)
     made = [writer.step(step) for step in schedule(graph, steps)]
@@ -65,7 +65,7 @@ class _Writer:
         self._mark = ""
 
     def step(self, step: Step) -> Step:
-        """A step as one in float, from codes to codes."""
+        """A step as one in float, from quantized values to quantized values."""
         self._nodes, self._values, self._mark = [], {}, step.outputs[0]
         current: dict[str, str] = {}
         known = self._known(step)
@@ -101,7 +101,7 @@ class _Writer:
         return name in self._quantization and self._graph.is_float(name)
 
     def _value(self, name: str, step: Step) -> str:
-        """What a step reads in place of a tensor: what its codes stand for, in a step in float rounded to float16."""
+        """What a step reads in place of a tensor: what its quantized values stand for, in a step in float rounded to float16."""
         if not name or not self._is_coded(name) or name in self._graph.constants:
             return name
         if name not in self._values:
@@ -119,7 +119,7 @@ class _Writer:
             self._add(Node("Identity", [source], [name], {}, name))
 
     def _halved(self, name: str, source: str, result: str) -> str:
-        """*source* rounded to float16, which is what a tensor without codes is in the toolkit's files."""
+        """*source* rounded to float16, which is what a tensor without quantized values is in the toolkit's files."""
         types, half = onnx().TensorProto, self._like(name, f"{result}@half", np.float16)
         result = self._like(name, result)
         self._add(Node("Cast", [source], [half], {"to": types.FLOAT16}, half))
@@ -127,7 +127,7 @@ class _Writer:
         return result
 
     def _quantized(self, name: str, source: str, result: str) -> str:
-        """*source* as codes of the tensor *name*."""
+        """*source* as quantized values of the tensor *name*."""
         result = self._like(name, result, np.int8)
         self._add(Node("QuantizeLinear", [source, *self._ends(name)], [result], {}, result))
         return result
@@ -162,7 +162,7 @@ class _Writer:
         return self._node("Mul", [source, gate], name, "raw")
 
     def _constants(self, step: Step, node: Node, inputs: list[str]) -> None:
-        """Put what the codes of weights and bias stand for into *inputs*."""
+        """Put what the quantized values of weights and bias stand for into *inputs*."""
         if step.is_float or step.form not in _LINEAR:
             return
         weights = self._graph.constants[step.node.inputs[1]]
@@ -181,7 +181,7 @@ class _Writer:
             inputs[position] = self._constant(f"{name}@bias", rounded.astype(np.float32).reshape(bias.shape))
 
     def _weights(self, step: Step, rows: Array, shape: tuple[int, ...]) -> str:
-        """Weights as codes that are dequantised; as numbers where a scale belongs to one of several groups of them."""
+        """Weights as quantized values that are dequantized; as numbers where a scale belongs to one of several groups of them."""
         name = self.graph.free_name(f"{step.node.outputs[0]}@weights")
         codes, scales, zeros = toolkit_weights(rows)
         axis = {Form.CONV: 0, Form.DENSE: len(shape) - 1}.get(step.form or Form.CONV, 1)
@@ -247,7 +247,7 @@ def _as_stored(step: Step, rows: Array, shape: tuple[int, ...]) -> Array:
 # A program that computes in float32 what the simulator of Rockchip's toolkit computes: ``quantizer="vendor",
 # arithmetic="simulator"``.
 #
-# Its layers have the codes, names and places of the program for the chip. All of them form one stretch, which onnxruntime runs.
+# Its layers have the quantized values, names and places of the program for the chip. All of them form one segment, which onnxruntime runs.
 
 
 def lower_simulation(
@@ -322,7 +322,7 @@ def _output(tensors: Tensors, graph: Graph, name: str) -> None:
 
 
 def _stored(graph: Graph, name: str) -> DType:
-    """Real numbers without codes are float16 in the toolkit's files."""
+    """Real numbers without quantized values are float16 in the toolkit's files."""
     dtype = graph.dtypes[name]
     return DType.FLOAT16 if dtype in (np.float32, np.float64) else _type(name, dtype)
 

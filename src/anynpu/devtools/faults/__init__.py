@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "model": ("keep",),
     "memory": ("megabytes",),
 }
-"""The kinds of faults, with the fields that each takes besides those that say when it happens."""
+"""The kinds of faults, with the fields that each takes besides those that state when it happens."""
 
 _CALLS = ("code",)
 _OPENINGS = ("version", "model")
@@ -171,10 +171,10 @@ class Plan:
         """A plan as a file holds it: ``seed``, and ``fault`` as a list of tables."""
         unknown = sorted(set(entries) - {"seed", "fault"})
         if unknown:
-            raise OptionError(f"a plan of faults has no '{unknown[0]}'", hint="it has seed, and fault as a list of tables")
+            raise OptionError(f"a fault plan has no '{unknown[0]}'", hint="it has seed, and fault as a list of tables")
         tables, seed = entries.get("fault", []), entries.get("seed", 0)
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables) or not isinstance(seed, int):
-            raise OptionError("a plan of faults is a list of tables", hint="begin each with [[fault]]")
+            raise OptionError("a fault plan is a list of tables", hint="begin each with [[fault]]")
         return Plan(tuple(_fault(table) for table in tables), seed)
 
 
@@ -206,7 +206,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def read_plan(path: str | Path) -> Plan:
     """A plan from a file: TOML, or JSON where the name ends in ``.json``."""
-    return Plan.of(read_table(path, "plan of faults", hint="see docs/failures.md"))
+    return Plan.of(read_table(path, "fault plan", hint="see docs/failures.md"))
 
 
 # How long faults take: in the time of the wall, or in simulated time for tests.
@@ -235,7 +235,7 @@ class FaultClock(Protocol):
 
 
 class WallTime:
-    """Waits as long as it says."""
+    """Waits as long as it states."""
 
     def now(self) -> float:
         """Seconds of the system's clock that never goes back."""
@@ -251,7 +251,7 @@ class WallTime:
 
 
 class SimulatedTime:
-    """Time that passes when somebody waits, and takes none.
+    """Simulated time: it advances when a caller waits, and takes no real time.
 
     Its lock protects the time that has passed; jobs of several threads wait one after the other.
 
@@ -499,7 +499,7 @@ class FaultyLibrary(Protocol):
         """The call that opens a model."""
 
     def code_number(self, code: int | str) -> int:
-        """A code of the interface by its number or name; raises KeyError where there is none."""
+        """A quantized value of the interface by its number or name; raises KeyError where there is none."""
 
     def fault_code(self, kind: str) -> int:
         """What opening a model answers where the device is ``lost``, or where the ``version`` of the driver does not fit."""
@@ -512,7 +512,7 @@ class FaultyLibrary(Protocol):
 
 
 def wrap_calls(library: FaultyLibrary, injector: Injector) -> None:
-    """Let calls of *library* fail as the plan of *injector* says."""
+    """Let calls of *library* fail as the plan of *injector* states."""
     opening = library.opening_call()
     for event in injector.events() - {"job", "device"}:
         name = opening if event == "open" else event
@@ -521,7 +521,7 @@ def wrap_calls(library: FaultyLibrary, injector: Injector) -> None:
             continue
         for fault in injector.plan.faults:
             if fault.event == name:
-                _number(library, fault)  # a name that is wrong is refused now
+                _number(library, fault)  # a name that is wrong is rejected now
         around = _opened if event == "open" else _called
         setattr(library, name, around(library, injector, name, method))
 
@@ -530,9 +530,7 @@ def _called(library: FaultyLibrary, injector: Injector, name: str, method: Calla
     @functools.wraps(method)
     def call(*arguments: Any) -> Any:
         for each in injector.offer(name):
-            return library.fail_call(
-                name, arguments, _number(library, each.fault), f"by the plan of faults, at call {each.event}"
-            )
+            return library.fail_call(name, arguments, _number(library, each.fault), f"by the fault plan, at call {each.event}")
         return method(*arguments)
 
     return call
@@ -561,7 +559,7 @@ def _number(library: FaultyLibrary, fault: Fault) -> int:
 
 # Faults of jobs: a device asks when a job begins and when it has computed.
 #
-# The job holds its cores meanwhile, so that whoever waits for them waits longer, as behind a slow or hanging core.
+# The job holds its cores meanwhile, so that other jobs wait longer, as after a slow or hanging core.
 
 
 class FaultyJobs:

@@ -156,7 +156,7 @@ class Trace:
             )
         try:
             size, unpacker = self.sizes[key], zlib.decompressobj()
-            # never more than the recording says: a few kilobytes could stand for gigabytes
+            # never more than the recording states: a few kilobytes could stand for gigabytes
             data = unpacker.decompress(base64.b64decode(self._data[key], validate=True), size + 1)
         except (ValueError, MemoryError, zlib.error):
             data, size = b"", -1
@@ -234,8 +234,8 @@ def _add(trace: Trace, entry: dict[str, Any]) -> None:
 # What the arguments of calls are: how each is written down before and after a call, and how it is made again.
 #
 # A vendor's table gives each call a :class:`CallShape`: a role for each argument. A role is used three times: :meth:`Role.before`
-# gives what a recording says of an argument, :meth:`Role.build` makes the argument again from that, and :meth:`Role.after` gives
-# what the call has left there. A replay compares what :meth:`Role.after` says of its own call with what the recording says.
+# gives what a recording states of an argument, :meth:`Role.build` makes the argument again from that, and :meth:`Role.after` gives
+# what the call has left there. A replay compares what :meth:`Role.after` states of its own call with what the recording states.
 #
 # Objects of the interface (contexts, memory) are known by names that count them: ``context1``, ``memory2``.
 #
@@ -348,7 +348,7 @@ class Scope:
         return found
 
     def restore(self, contents: Mapping[str, str]) -> None:
-        """Write into memory what a recording says was in it."""
+        """Write into memory what a recording states was in it."""
         for name, key in contents.items():
             view = self._view(name)
             if view is not None:
@@ -360,14 +360,14 @@ class Role:
     """An argument that is not read."""
 
     def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
-        """What a recording says of it."""
+        """What a recording states of it."""
         del scope, value, arguments
         return None
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         """The argument again.
 
-        :param entries: what the recording says of all arguments
+        :param entries: what the recording states of all arguments
         """
         del recorded, entries
         return scope.ffi.NULL
@@ -378,7 +378,7 @@ class Role:
         return None
 
     def label(self, recorded: Any) -> str:
-        """The name of the argument's value, where it says which call this is."""
+        """The name of the argument's value, where it states which call this is."""
         del recorded
         return ""
 
@@ -515,7 +515,7 @@ class Data(Role):
         if self.out:
             return scope.ffi.new("char[]", max(size, 1))
         data = scope.data(recorded)
-        require(len(data) == size, f"{len(data)} bytes, and the call says {size}")
+        require(len(data) == size, f"{len(data)} bytes, but the call states {size}")
         return scope.ffi.new("char[]", data)
 
     def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
@@ -683,7 +683,7 @@ class Difference:
     :ivar number: of the call, from 1
     :ivar what: what differs: ``result``, ``left`` (what the call leaves in its arguments) or ``memory_after``
     :ivar detail: what the call asks for, such as the name of a query
-    :ivar why: what the library says about a call that failed
+    :ivar why: what the library states about a call that failed
     """
 
     number: int

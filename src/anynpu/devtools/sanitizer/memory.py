@@ -1,9 +1,9 @@
 """Memory as two sides see it: what the CPU has in its cache, and what lies in main memory.
 
-On a board both have the same addresses, and differ until somebody flushes or invalidates the cache. Here they are two pieces of memory.
-Where memory has no cache, or nobody knows, there is one.
+On a board both have the same addresses, and differ until the program flushes or invalidates the cache. Here they are two pieces of memory.
+Where memory has no cache, or that is unknown, there is one.
 
-Who owns what: a :class:`Memory` owns neither; whoever made it keeps both mapped for as long as it lives. No lock: the calls that change a
+Who owns what: a :class:`Memory` owns neither; its creator keeps both mapped for as long as it lives. No lock: the calls that change a
 memory are those of the program about it.
 """
 
@@ -52,13 +52,13 @@ def clear_access(address: int, size: int) -> bool:
 
 
 def touched(address: int, size: int) -> bool | None:
-    """Whether any of these pages was accessed since :func:`clear_access`; None if the system does not say."""
+    """Whether any of these pages was accessed since :func:`clear_access`; None if the system does not state."""
     table = _table(address, size)
     return None if table is None else any(entry & _PRESENT for entry in table[7::8])
 
 
 def accesses_are_known() -> bool:
-    """Whether this system tells which pages were touched."""
+    """Whether this system reports which pages were touched."""
     return _madvise() is not None and _table(id(_table), 1) is not None
 
 
@@ -108,7 +108,7 @@ class Memory:
     :param host: what the CPU sees
     :param device: what the NPU sees; None where there is no difference
     :param tracked: whether accesses can be asked for: a shared mapping that begins with a page
-    :param zone: bytes behind it that nobody may write
+    :param zone: bytes after it that must not be written
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Memory:
         """The NPU has written it, and the CPU's cache was not invalidated since."""
         self._told_stale = False
         self.written = not tracked
-        """Whether the CPU has touched it, as far as one knows."""
+        """Whether the CPU has touched it, where one knows."""
         self._tracked = tracked
         self._zone = zone
         self._behind: memoryview | None = None
@@ -154,11 +154,11 @@ class Memory:
             self.written = True
 
     def overrun(self) -> int | None:
-        """How many bytes behind its end were written; None if none were. Told once."""
+        """How many bytes behind its end were written; None if none were. Reported once."""
         if self._behind is None:
             return None
         if self.written and not self.unread and self._behind.tobytes() == self._red:
-            return None  # nobody wants to know about accesses now
+            return None  # accesses are not watched now
         self.note_access()
         last = None
         if self._behind.tobytes() != self._red:
@@ -198,11 +198,11 @@ class Memory:
             clear_access(self.address, self.size)
 
     def read_stale(self) -> bool:
-        """Whether the CPU has touched what the NPU wrote, without invalidating its cache. Told once."""
+        """Whether the CPU has touched what the NPU wrote, without invalidating its cache. Reported once."""
         if not self.unread or self._told_stale:
             return False
         seen = touched(self.address, self.size) if self._tracked else None
-        if seen is None:  # nobody says: then what differs counts as read
+        if seen is None:  # not known: then what differs counts as read
             seen = not self._same()
         self._told_stale = seen
         return seen
@@ -211,7 +211,7 @@ class Memory:
         return same_bytes(self.address, self._device_address, self.size)
 
     def faults(self, invalidation: str) -> Sequence[tuple[str, str]]:
-        """Kind and text of each fault that shows in its bytes: read before it was current, or written behind its end. Told once.
+        """Kind and text of each fault that shows in its bytes: read before it was current, or written behind its end. Reported once.
 
         :param invalidation: what the program should have asked for before it read
         """

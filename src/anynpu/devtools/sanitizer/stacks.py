@@ -1,6 +1,6 @@
 """Where in the program a call came from: the Python frames outside of anynpu, or the C frames outside of the drop-in library.
 
-A C stack is a list of addresses when it is taken; names and lines are looked up when somebody reads it (``addr2line``, where there is one).
+A C stack is a list of addresses when it is taken; names and lines are looked up when it is read (``addr2line``, where there is one).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWNED = tuple(
         *("vip/network.py", "vip/buffer.py", "vip/awnn.py", "vip/network.py"),
     )
 )
-"""Objects of Python that close what they opened when nobody has them any more."""
+"""Objects of Python that close what they opened when the last reference is gone."""
 _EXPLICIT = os.path.join(_PACKAGE, os.path.normpath("rknn/lite"), "")
 """The vendor's class, which has to be released."""
 _BOARD = "libanynpu_board.so"
@@ -77,7 +77,7 @@ class Stack:
         return self.python[:3] or self.addresses
 
     def frames(self) -> tuple[StackFrame, ...]:
-        """With names and lines, as far as they are known."""
+        """With names and lines, where they are known."""
         return self.python or _symbolised(self.addresses)
 
 
@@ -226,7 +226,7 @@ def _is_fixed(binary: str) -> bool:
 
 
 def _sources(binary: str, offset: int) -> tuple[list[StackFrame], str]:
-    """What the debug information says: one place, and those that it was inlined into; and the nearest symbol of the binary."""
+    """What the debug information states: one place, and those that it was inlined into; and the nearest symbol of the binary."""
     tool = shutil.which("addr2line")
     if tool is None:
         return [], ""

@@ -35,8 +35,8 @@ from .stacks import Stack
 
 # Whether data is what it is said to be: by how smooth it is, and by the range that the model was calibrated for.
 #
-# These are judgements, not proofs. Each asks for much (large differences, enough data) before it speaks: data without structure, such as
-# noise or one colour, gets no finding.
+# These are judgments, not proofs. Each asks for much (large differences, enough data) before it speaks: data without structure, such as
+# noise or one color, gets no finding.
 
 
 Array = npt.NDArray[np.generic]
@@ -52,14 +52,14 @@ _SIDES = 8
 
 @dataclass(frozen=True)
 class Described:
-    """What a program says about data.
+    """What a program states about data.
 
     :ivar dtype: uint8, int8, float16, float32 and so on
     :ivar shape: in the order of the model: batch, channels, height, width
     :ivar channels_last: how it lies in memory
-    :ivar codes: already quantised
+    :ivar codes: already quantized
     :ivar mean: and *std*, which the model applies
-    :ivar low: and *high*, the values that its codes reach; None where it is not quantised
+    :ivar low: and *high*, the values that its codes reach; None where it is not quantized
     :ivar step: between two codes
     """
 
@@ -89,7 +89,7 @@ def _lag(data: npt.NDArray[np.int16], lag: int) -> float:
 
 
 def _neighbour(said: Described) -> int:
-    """How far apart neighbours of a row lie."""
+    """How far apart neighbors of a row lie."""
     return said.shape[1] if said.channels_last and len(said.shape) == 4 else 1
 
 
@@ -100,11 +100,11 @@ def _sign(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
     as_said, otherwise = (unsigned, signed) if said.dtype == "uint8" else (signed, unsigned)
     rough, smooth = _lag(as_said, lag), _lag(otherwise, lag)
     jumps = float((np.abs(as_said[lag:] - as_said[:-lag]) > _WIDE_JUMP).mean())
-    # a page of black and white is smooth either way round only where it has two levels; codes of a picture are spread
+    # a page of black and white is smooth either way round only where it has two levels; codes of an image are spread
     if rough > 16 and rough > 2 * smooth and jumps > 0.01 and float(otherwise.std()) >= 20:
         other = "int8" if said.dtype == "uint8" else "uint8"
         return "wrong-signedness", (
-            f"'{said.name}' is given as {said.dtype}; neighbours differ by {rough:.0f} on average, read as {other} by {smooth:.0f}"
+            f"'{said.name}' is given as {said.dtype}; neighbors differ by {rough:.0f} on average, read as {other} by {smooth:.0f}"
         )
     return None
 
@@ -171,7 +171,7 @@ def _average(numbers: tuple[float, ...], default: float) -> float:
 
 
 VALUE_CHECKS = 3
-"""How often the values of one input are judged: a program does the same with each picture."""
+"""How often the values of one input are evaluated: a program does the same with each image."""
 
 MAX_REMEMBERED = 4096
 """Objects that are gone and still known by their handle."""
@@ -207,7 +207,7 @@ class Made:
         self.inside.pop(threading.get_ident(), None)
 
     def may_judge(self, index: int) -> bool:
-        """Whether the values of an input shall be looked at again."""
+        """Whether the values of an input must be looked at again."""
         count = self.judged.get(index, 0)
         self.judged[index] = count + 1
         return count < VALUE_CHECKS
@@ -267,7 +267,7 @@ def described(
 log = logging.getLogger("anynpu.devtools.sanitizer")
 
 EXIT_CODE = 23
-"""Of a program with findings, unless ``ANYNPU_SANITIZE_EXITCODE`` says another; 0 leaves the program's own."""
+"""Of a program with findings, unless ``ANYNPU_SANITIZE_EXITCODE`` states another; 0 leaves the program's own."""
 
 
 class Observer:
@@ -310,7 +310,7 @@ class Observer:
             self._own.clear()  # they know the library: it ends with its last user, not when the collector comes
 
     def uninstall(self) -> None:
-        """Give the calls back that nobody has wrapped since."""
+        """Restore the calls that have not been wrapped since."""
         for name, own in self._own.items():
             if vars(self.library).get(name) is not own:
                 continue
@@ -321,7 +321,7 @@ class Observer:
                 setattr(self.library, name, before)
 
     def _around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """One call with what is done before and after it. Programs make these calls for every picture: it is one function on purpose."""
+        """One call with what is done before and after it. Programs make these calls for every image: it is one function on purpose."""
         before = getattr(self, f"before_{name}", None)
         after = getattr(self, f"after_{name}", None)
         quiet, codes = name in self.quiet_calls, name not in self.number_calls
@@ -365,16 +365,16 @@ class Observer:
         """Before a call; the object that the calling thread is in from now on, if it is known."""
 
     def failed(self, name: str, result: Any) -> bool:
-        """Whether *result* is that of a call that was refused."""
+        """Whether *result* is that of a call that was rejected."""
         return False
 
     def abandoned(self, name: str, arguments: tuple[Any, ...]) -> None:
         """A call failed, for whatever reason: forget what was to come of it."""
 
     def refused(self, name: str, arguments: tuple[Any, ...], failure: Any) -> None:
-        """A call was refused, and not by a plan of faults.
+        """A call was rejected, and not by a fault plan.
 
-        :param failure: what the library says about it
+        :param failure: what the library states about it
         """
 
     def has_left(self) -> bool:
@@ -425,7 +425,7 @@ _sanitizer: _Sanitizer | None = None
 def enlist(library: Any, module: str) -> None:
     """Called by a library of the software NPU when it is made.
 
-    :param module: its ``observe(library, reporter)`` makes the observer; loaded when somebody watches
+    :param module: its ``observe(library, reporter)`` makes the observer; loaded when a sanitizer is active
     """
     _renew_in_children()
     with _lock:
@@ -437,7 +437,7 @@ def enlist(library: Any, module: str) -> None:
 
 @contextlib.contextmanager
 def set_aside(library: Any) -> Iterator[None]:
-    """Nobody watches *library* in the block: what is put around its calls there goes below the observers."""
+    """*library* is not watched in the block: what is put around its calls there goes below the observers."""
     with _lock:
         observers = [] if _sanitizer is None else [each for each in _sanitizer.observers if each.library is library]
         for observer in observers:
@@ -515,7 +515,7 @@ def _start_by_environment() -> None:
     stream = sys.__stderr__
     try:
         rules = Suppressions.read(named) if named else None
-    except OptionError as error:  # in the middle of the program's first call there is nobody to raise to
+    except OptionError as error:  # in the middle of the program's first call there is no caller to raise to
         rules = None
         if stream is not None:
             stream.write(f"anynpu sanitizer: {error}\n")
@@ -527,7 +527,7 @@ def _start_by_environment() -> None:
 
 
 def at_exit() -> None:
-    """The program ends: tell what is left, and end with the exit code of the sanitizer if there were findings.
+    """The program ends: report what is left, and end with the exit code of the sanitizer if there were findings.
 
     As with other sanitizers, nothing of the program runs after that.
     """

@@ -47,7 +47,7 @@ def with_narrow_handle(statement: str) -> str:
 
 
 def general_helpers(constants: Iterable[str]) -> list[str]:
-    """Functions that name types, quantisations and formats."""
+    """Functions that name types, quantizations and formats."""
     names = [name.removeprefix("RKNN_TENSOR_") for name in constants if name.startswith("RKNN_TENSOR_")]
     names = [name for name in names if not name.endswith("_MAX") and not name.startswith("MEMORY_")]
     formats = [name for name in names if name in ("NCHW", "NHWC", "NC1HWC2", "UNDEFINED")]

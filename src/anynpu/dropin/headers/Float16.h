@@ -1,4 +1,4 @@
-/* Numbers of 16 bits for C++ programs that include this name: rknpu2::float16, which goes to and from float by itself.
+/* Numbers of 16 bits for C++ programs that include this name: rknpu2::float16, which goes to and from float on its own.
  *
  * A float becomes the nearest number, a tie the even one; what is too large becomes infinity. */
 #ifndef ANYNPU_FLOAT16_H

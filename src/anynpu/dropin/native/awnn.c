@@ -51,7 +51,7 @@ static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct live {
     Awnn_Context_t *context;
     struct live *next;
-} *live; /* contexts that were not destroyed: what is destroyed twice is told from what is not by its address alone */
+} *live; /* contexts that were not destroyed: what is destroyed twice receives from what is not by its address alone */
 
 struct Awnn_Context {
     pthread_mutex_t mutex;
@@ -146,7 +146,7 @@ static float power_of_two(int exponent)
     return value;
 }
 
-/* What a whole number stands for: its value by the tensor's quantisation, or itself. */
+/* What an integer stands for: its value by the tensor's quantization, or itself. */
 static float meaning(const vip_buffer_create_params_t *param, long long code)
 {
     if (param->quant_format == VIP_BUFFER_QUANTIZE_TF_ASYMM)

@@ -1,6 +1,6 @@
 /* The gate that every call goes through: starts Python before the first, counts those inside, and closes before the process ends.
  *
- * Closing: whoever ends first (Python in a process of its own, or the C library's exit) refuses new calls and waits a while for those
+ * Closing: whoever ends first (Python in a process of its own, or the C library's exit) rejects new calls and waits a while for those
  * inside. A thread that would still be in Python when it is taken down ends the process with an abort.
  */
 #define _GNU_SOURCE
@@ -112,8 +112,8 @@ void anynpu_close(void)
         anynpu_library.shutdown();
 }
 
-/* fork(): not in the middle of a start, and with Python told. Where the program itself is Python, os.fork() tells Python, and waiting for
- * the lock could wait for the very thread that forks; a child then begins anew. */
+/* fork(): not in the middle of a start, and with Python reported. Where the program itself is Python, os.fork() reports Python, and waiting for
+ * the lock could wait for the very thread that forks; a child then begins again. */
 static void before_fork(void)
 {
     fork_has_lock = !starting_here && pthread_mutex_trylock(&start_lock) == 0;

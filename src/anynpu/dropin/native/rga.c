@@ -1,8 +1,8 @@
-/* Pictures by RGA's calls, on the processor: correct before fast.
+/* Images by RGA's calls, on the processor: correct before fast.
  *
- * A picture is read pixel by pixel into four numbers (red, green, blue, alpha, or luma, blue difference, red difference, alpha), moved,
- * scaled and converted, and written. Scaling is linear between the centres of pixels, in 16-bit fractions. Colours by default are BT.601
- * with the limited range of video; grey is luma of full range. There is no state here; memory is in rga_memory.c. */
+ * An image is read pixel by pixel into four numbers (red, green, blue, alpha, or luma, blue difference, red difference, alpha), moved,
+ * scaled and converted, and written. Scaling is linear between the centers of pixels, in 16-bit fractions. Colors by default are BT.601
+ * with the limited range of video; gray is luma of full range. There is no state here; memory is in rga_memory.c. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void read_pixel(const struct picture *picture, int x, int y, int pixel[4]
     }
 }
 
-/* From one family of colours to another. *mode* is a color_space_mode of either side. */
+/* From one family of colors to another. *mode* is a color_space_mode of either side. */
 static void convert(int pixel[4], enum family from, enum family to, int mode)
 {
     if (from == to)
@@ -77,7 +77,7 @@ static void convert(int pixel[4], enum family from, enum family to, int mode)
     pixel[2] = clamped((int)(cr * difference + 128.5));
 }
 
-/* Where a pixel of the result comes from: two neighbours and the weight of the second. */
+/* Where a pixel of the result comes from: two neighbors and the weight of the second. */
 struct source {
     int first, second, weight;
 };
@@ -153,7 +153,7 @@ static void write_chroma(const struct picture *picture, int y, struct sums *sums
     }
 }
 
-/* Which pixel of the source's area, as it lies, stands at x, y of the turned and mirrored picture of *out* pixels. */
+/* Which pixel of the source's area, as it lies, stands at x, y of the turned and mirrored image of *out* pixels. */
 static void turned(int usage, int width, int height, int *x, int *y)
 {
     int from_x = *x, from_y = *y;

@@ -1,7 +1,7 @@
-/* librga: memory of pictures, by address, descriptor and handle.
+/* librga: memory of images, by address, descriptor and handle.
  *
  * State and locks: the table of imported memory, under one lock. A handle is its place in the table and the number of times that it was
- * used, so that one that was released is refused. Memory that is given by descriptor is mapped for the length of a call. */
+ * used, so that one that was released is rejected. Memory that is given by descriptor is mapped for the length of a call. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdarg.h>
@@ -181,7 +181,7 @@ EXPORT rga_buffer_t wrapbuffer_handle_t(rga_buffer_handle_t handle, int width, i
     return wrapped(NULL, -1, handle, width, height, wstride, hstride, format);
 }
 
-/* A picture that can be read and written, or why not. */
+/* An image that can be read and written, or why not. */
 IM_STATUS anynpu_rga_look(const rga_buffer_t *buffer, const im_rect *rect, const char *what, struct picture *picture)
 {
     memset(picture, 0, sizeof *picture);

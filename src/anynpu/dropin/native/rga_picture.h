@@ -1,4 +1,4 @@
-/* What the two parts of librga share: pictures that can be read and written, and why one cannot. */
+/* What the two parts of librga share: images that can be read and written, and why one cannot. */
 #ifndef ANYNPU_RGA_PICTURE_H
 #define ANYNPU_RGA_PICTURE_H
 
@@ -31,7 +31,7 @@ const struct layout *anynpu_rga_layout(int format);
 IM_STATUS anynpu_rga_refused(IM_STATUS status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *anynpu_rga_reason(void);
 
-/* Whether a picture makes sense, without its memory; and with it, until it is detached. */
+/* Whether an image makes sense, without its memory; and with it, until it is detached. */
 IM_STATUS anynpu_rga_look(const rga_buffer_t *buffer, const im_rect *rect, const char *what, struct picture *picture);
 IM_STATUS anynpu_rga_attach(const rga_buffer_t *buffer, const im_rect *rect, const char *what, struct picture *picture);
 void anynpu_rga_detach(struct picture *picture);

@@ -5,7 +5,7 @@
  * 3. the same in the user's cache, $XDG_CACHE_HOME/anynpu/python-HASH.cfg, which `anynpu lib` writes: HASH is that of the library's folder;
  * 4. the place of the library itself: PREFIX/lib/python3.11/site-packages/anynpu/dropin/lib belongs to PREFIX/bin/python3.11.
  *
- * In a program with more rights than its caller (see secure.h) neither the environment nor the cache is asked, and what the other two say is
+ * In a program with more rights than its caller (see secure.h) neither the environment nor the cache is asked, and what the other two state is
  * only taken if nobody but root can change it.
  */
 #define _GNU_SOURCE
@@ -92,7 +92,7 @@ static int read_version(const char *text, char *version, size_t size)
     return 1;
 }
 
-/* The file of a virtual environment that says where its Python comes from. */
+/* The file of a virtual environment that states where its Python comes from. */
 static int venv_key(const char *python, const char *key, char *value, size_t size)
 {
     char path[SIZE];

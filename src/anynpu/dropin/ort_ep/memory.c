@@ -143,7 +143,7 @@ bool find_shared(const Tensor *tensor, SharedPlace *place)
     return found;
 }
 
-/* -- what ONNX Runtime is told */
+/* -- what ONNX Runtime receives */
 
 static OrtMemoryInfo *memory_info; /* made once, and kept like the factory */
 

@@ -80,7 +80,7 @@ static size_t slot_of(const Names *names, const char *name)
     return slot;
 }
 
-/* Adds a name; found says whether it was there. */
+/* Adds a name; found states whether it was there. */
 static OrtStatus *add_name(Names *names, const char *name, bool *found)
 {
     if (2 * names->count >= names->room) {

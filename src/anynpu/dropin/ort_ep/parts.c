@@ -2,7 +2,7 @@
  *
  * A folder of the user's cache has one entry for each model, by the SHA-256 of its bytes, the options and the version. An entry is made under
  * another name and renamed when it is complete, so that processes may compile the same model at once. The compiler is the command 'anynpu ort
- * parts' in a process of its own. Its standard output reaches this process through a pipe, whose end says that the child has ended. */
+ * parts' in a process of its own. Its standard output reaches this process through a pipe, whose end states that the child has ended. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -409,7 +409,7 @@ OrtStatus *find_parts(const Settings *settings, const OrtLogger *logger, const B
     free_plan(plan);
     TRY(cache_folder(settings, plan->folder, sizeof plan->folder));
     TRY(key_of(settings, model, hash));
-    strcat(plan->folder, "/"); /* cache_folder leaves room */
+    strcat(plan->folder, "/"); /* cache_folder leaves space */
     strcat(plan->folder, hash);
     if (stat(plan->folder, &facts) != 0)
         TRY(make_entry(settings, plan->folder, model));

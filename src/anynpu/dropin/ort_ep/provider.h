@@ -69,7 +69,7 @@ typedef struct {
     bool image; /* rank 4, and the library reads it as NHWC too */
 } Port;
 
-/* What a model was trained with: (x - mean) / std by channel. Null where the values are read as they are, or the library does it. */
+/* What a model was trained with: (x - mean) / std per channel. Null where the values are read as they are, or the library does it. */
 typedef struct {
     float *mean, *std;
     size_t count;

@@ -212,7 +212,7 @@ static Plane plane_of(const Form *form, size_t channels, size_t pixels, size_t i
     return form->nhwc ? (Plane){start + channel, channels} : (Plane){start + channel * pixels, 1};
 }
 
-/* From one form to another, by planes where the order of the axes or the normalization differs by channel. */
+/* From one form to another, by planes where the order of the axes or the normalization differs per channel. */
 static void convert(const Form *from, const void *source, const Form *to, void *target, const Port *port, size_t count,
                     const Normalization *normalization)
 {

@@ -46,16 +46,16 @@ CustomSteps = Callable[[int, Mapping[str, Array]], Step]
 """Gives what executes a custom operator: called with the index of its layer, and with the arrays of all tensors as the engine has them."""
 
 _LIVE = 4
-"""How many of the largest tensors a stretch may hold at a time."""
+"""How many of the largest tensors a segment may hold at a time."""
 
 
 def no_custom_steps(index: int, arrays: Mapping[str, Array]) -> Step:
-    """For a program without custom operators: refuses every layer."""
+    """For a program without custom operators: rejects every layer."""
     raise DeviceError(f"layer {index} is a custom operator, and nothing was given to compute it", hint="run it in a context")
 
 
 class LayerTime(NamedTuple):
-    """Host time of one layer. That of a stretch of float layers stands at its first one; the others have no entry."""
+    """Host time of one layer. That of a segment of float layers stands at its first one; the others have no entry."""
 
     layer: int
     ns: int
@@ -124,7 +124,7 @@ class Engine(Protocol):
 
 
 class StretchRunner(Protocol):
-    """A stretch of float layers that can be tied to memory: in C, or a session of onnxruntime."""
+    """A segment of float layers that can be tied to memory: in C, or a session of onnxruntime."""
 
     def bind(self, arrays: Mapping[str, Array]) -> Step:
         """Tie it to the memory of one context; gives what runs it there."""
@@ -132,7 +132,7 @@ class StretchRunner(Protocol):
 
 
 def checked_stretches(program: Program) -> tuple[FloatStretch, ...]:
-    """The stretches of float layers of a program, each of which keeps the rules: also in a program that was never in a file."""
+    """The segments of float layers of a program, each of which keeps the rules: also in a program that was never in a file."""
     for layer in program.layers:
         if isinstance(layer.op, Float):
             inputs = {name: program.tensors[name] for name in layer.inputs}
@@ -145,7 +145,7 @@ def checked_stretches(program: Program) -> tuple[FloatStretch, ...]:
 
 
 def check_sizes(program: Program) -> None:
-    """Refuse float layers that make more than a run could give up in time: one operator is not stopped, and its memory is on no account.
+    """Reject float layers that make more than a run could give up in time: one operator is not stopped, and its memory is on no account.
 
     :raises DeviceMemoryError: they do
     """

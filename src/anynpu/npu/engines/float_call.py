@@ -58,7 +58,7 @@ class Call:
         return value
 
     def integers(self, number: int) -> tuple[int, ...] | None:
-        """A constant input that holds extents, axes or places; None where it is left out."""
+        """A constant input that holds sizes, axes or places; None where it is left out."""
         if not self.has(number):
             return None
         value = self.given(number)
@@ -80,12 +80,12 @@ class Call:
         return self.op.attribute(name)
 
     def axis(self, rank: int) -> int:
-        """The attribute ``axis``, counted from the front."""
+        """The attribute ``axis``, counted from the gateway."""
         return int(self.op.attribute("axis")) % rank
 
 
 def broadcast_strides(shape: Shape, to: Shape) -> list[int]:
-    """Strides of a tensor that is repeated along the axes where it has the extent 1."""
+    """Strides of a tensor that is repeated along the axes where it has the size 1."""
     padded = (1,) * (len(to) - len(shape)) + shape
     return [0 if extent == 1 else stride for extent, stride in zip(padded, row_major_strides(padded), strict=True)]
 

@@ -120,7 +120,7 @@ def _reduce(kind: int, call: Call) -> list[Value]:
 
 
 def _runs(axes: tuple[int, ...]) -> list[list[int]]:
-    """Neighbouring axes together."""
+    """Neighboring axes together."""
     runs: list[list[int]] = []
     for axis in axes:
         if runs and runs[-1][-1] == axis - 1:

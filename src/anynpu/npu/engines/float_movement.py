@@ -26,7 +26,7 @@ def transpose(call: Call) -> list[Value]:
 
 
 def expand(call: Call) -> list[Value]:
-    """Repeated along axes of extent 1."""
+    """Repeated along axes of size 1."""
     value = call.moved(0)
     return [move(call, value, call.shapes[0], broadcast_strides(value.shape, call.shapes[0]))]
 

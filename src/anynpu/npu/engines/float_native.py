@@ -1,10 +1,10 @@
-"""Stretches of float layers in C, without onnxruntime.
+"""Segments of float layers in C, without onnxruntime.
 
-A stretch whose operators all have a kernel (:mod:`.float_kernels`) is planned once per loaded model: what depends on constants alone is
+A segment whose operators all have a kernel (:mod:`.float_kernels`) is planned once per loaded model: what depends on constants alone is
 computed, and every other operator becomes one layer or a few for C. All contexts share that; each adds private memory for what lies
 between the layers. A run is one call, which looks between two layers whether the job has to stop.
 
-For a stretch with any other operator ``native_stretch`` gives None, and onnxruntime runs it.
+For a segment with any other operator ``native_stretch`` gives None, and onnxruntime runs it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def constant_values(constant: Constant, preparation: Preparation) -> Array:
 def native_stretch(
     program: Program, stretch: FloatStretch, *, level: int | None = None, preparation: Preparation | None = None
 ) -> NativeStretch | None:
-    """A stretch in C; None where onnxruntime has to run it.
+    """A segment in C; None where onnxruntime has to run it.
 
     :param level: index of the instruction set; None for the best
-    :param preparation: what the stretches of a model share
+    :param preparation: what the segments of a model share
     """
     if level is None:
         level = level_names().index(choose_level(None))
@@ -64,7 +64,7 @@ def native_stretch(
 
 
 class NativeStretch:
-    """A stretch, ready to be bound to memory. Raises NoKernel where C cannot run it; see :func:`native_stretch`."""
+    """A segment, ready to be bound to memory. Raises NoKernel where C cannot run it; see :func:`native_stretch`."""
 
     def __init__(self, program: Program, stretch: FloatStretch, level: int, preparation: Preparation) -> None:
         self._specs = {name: _supported(program.tensors[name]) for name in (*stretch.inputs, *stretch.outputs)}
@@ -95,7 +95,7 @@ class NativeStretch:
         return self._private_bytes
 
     def bind(self, arrays: Mapping[str, Array], workers: WorkerThreads | None = None) -> Callable[[RunControl], None]:
-        """Tie the stretch to the memory of one context; gives what runs it there, on the threads of *workers*."""
+        """Tie the segment to the memory of one context; gives what runs it there, on the threads of *workers*."""
         for name, spec in self._specs.items():
             check_array(arrays[name], spec)
         private = aligned_bytes(self._private_bytes)

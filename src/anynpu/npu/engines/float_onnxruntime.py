@@ -1,6 +1,6 @@
-"""Stretches of float layers in onnxruntime, where C lacks a kernel.
+"""Segments of float layers in onnxruntime, where C lacks a kernel.
 
-One session per stretch and loaded model; onnxruntime's ``run`` may be called from several threads, so all contexts share it. Inputs and
+One session per segment and loaded model; onnxruntime's ``run`` may be called from several threads, so all contexts share it. Inputs and
 outputs are bound by pointer to the arrays of the context: nothing is copied on the way in or out.
 
 Weights are handed over in memory, by name. onnxruntime keeps a copy of its own (it folds, transposes and packs them when the session is
@@ -39,10 +39,10 @@ def _has_codes(program: Program, stretch: FloatStretch) -> bool:
 
 
 class OnnxStretch:
-    """A stretch, ready to be bound to memory.
+    """A segment, ready to be bound to memory.
 
     :param threads: host threads of one run
-    :param preparation: what the stretches of a model share, with a limit for what they take
+    :param preparation: what the segments of a model share, with a limit for what they take
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class OnnxStretch:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         if _has_codes(
             program, stretch
-        ):  # what is rounded to codes is computed as it stands: fusing would move or leave out a rounding
+        ):  # what is rounded to quantized values is computed as it stands: fusing would move or leave out a rounding
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         model, constants, uses = onnx_model(program, stretch, preparation)
         copies = sum(array.nbytes for array in constants.values())
@@ -70,7 +70,7 @@ class OnnxStretch:
         if preparation.fits(_SESSION + copies + packed):
             preparation.take(_SESSION + copies + packed)
         else:
-            # onnxruntime packs a weight anew for each node that reads it
+            # onnxruntime packs a weight again for each node that reads it
             preparation.take(_SESSION + copies)
             options.add_session_config_entry("session.disable_prepacking", "1")
         try:
@@ -85,7 +85,7 @@ class OnnxStretch:
             ) from error
 
     def bind(self, arrays: Mapping[str, Array]) -> Callable[[RunControl], None]:
-        """Tie the stretch to the memory of one context; gives what runs it there."""
+        """Tie the segment to the memory of one context; gives what runs it there."""
         binding = self._session.io_binding()
         for name in self._stretch.inputs:
             binding.bind_input(name, "cpu", 0, *self._place(name, arrays))

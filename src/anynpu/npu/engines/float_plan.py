@@ -1,4 +1,4 @@
-"""A stretch of float layers on its way to C: its tensors, the layers that compute them, and the memory for what lies between.
+"""A segment of float layers on its way to C: its tensors, the layers that compute them, and the memory for what lies between.
 
 Kernels (:mod:`.float_kernels`) add layers to a :class:`FloatPlan`. What depends on constants alone is computed once, while planning.
 """
@@ -27,12 +27,12 @@ _MAX_BYTES = 1 << 30
 
 
 class NoKernel(Exception):
-    """C has no kernel for an operator as it is used; onnxruntime has to run the stretch."""
+    """C has no kernel for an operator as it is used; onnxruntime has to run the segment."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor inside a stretch.
+    """A tensor inside a segment.
 
     :ivar place: where it is in the table of pointers; values of several shapes may share one. None for a constant that no layer reads
     """
@@ -60,7 +60,7 @@ class _Place:
 
 
 class FloatPlan:
-    """Layers and places of one stretch.
+    """Layers and places of one segment.
 
     :param level: index of the instruction set
     :param preparation: what counts the memory of constants

@@ -1,8 +1,8 @@
-"""The native engine: integer layers in C, float layers in C where it has kernels for a whole stretch of them, else in onnxruntime.
+"""The native engine: integer layers in C, float layers in C where it has kernels for a whole segment of them, else in onnxruntime.
 
 A program is prepared once: every layer becomes a descriptor, gets the best kernel that the processor has for it, and its weights are packed
 the way that kernel wants them. All contexts share that. A context adds a table of pointers to its tensors and some scratch memory; a run
-hands C one run of integer layers after the other, without the GIL, and executes in between what is not: stretches of float layers, custom
+hands C one run of integer layers after the other, without the GIL, and executes in between what is not: segments of float layers, custom
 operators, and the few layers that C has nothing for, which run in the reference engine.
 """
 
@@ -42,7 +42,7 @@ class NativeEngine:
         and one for float layers in onnxruntime
     :param idle: without *threads*, a run also uses processors of the machine on which nothing else runs; several runs share them
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
-        says, and without that the best that the processor has
+        states, and without that the best that the processor has
     :param native_floats: False runs all float layers in onnxruntime, as the reference engine does
 
     >>> NativeEngine(isa="generic").isa
@@ -99,7 +99,7 @@ class NativeExecutable:
         self._stretches = stretches
         self._lowering = Lowering(program.tensors, preparation)
         self._parts: list[_Run | int] = []
-        """In order: stretches of native layers, and indices of layers that are not native."""
+        """In order: segments of native layers, and indices of layers that are not native."""
         self._indices: list[int] = []
         """For each native layer the index of its layer in the program."""
         native: list[NativeLayer] = []
@@ -232,7 +232,7 @@ class _NativeBound(BoundProgram):
         clock: list[LayerTime] | None = None,
         threads: int = 1,
     ) -> None:
-        """Execute all layers; see :meth:`BoundProgram.run`. What the engine was told about threads goes before *threads*."""
+        """Execute all layers; see :meth:`BoundProgram.run`. What the engine received about threads goes before *threads*."""
         threads = self._workers.threads = self._threads or threads
         for target, source in self._before:
             np.copyto(target, source)
@@ -266,7 +266,7 @@ class _NativeBound(BoundProgram):
         clock: list[LayerTime] | None,
         threads: int,
     ) -> None:
-        """A stretch with something to do before each layer of the program."""
+        """A segment with something to do before each layer of the program."""
         numbers = range(stretch.first, stretch.last)
         for index, group in groupby(numbers, key=self._executable._indices.__getitem__):
             layers = list(group)

@@ -1,4 +1,4 @@
-"""Numbers of a program as C sees them: arrays by channel, epilogues, packed memory. Everything here lives as long as its keeper."""
+"""Numbers of a program as C sees them: arrays per channel, epilogues, packed memory. Everything here lives as long as its keeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Keeper", "aligned_bytes"]
 ALIGNMENT = 64
 
 _CELLS = 4096
-"""Of a staircase: several for each of its edges, so that a number is found at once."""
+"""Of a threshold table: several for each of its edges, so that a number is found at once."""
 
 _C_TYPES = {
     np.dtype(np.int8): "int8_t[]",

@@ -1,4 +1,4 @@
-"""Which instruction set the native engine uses: the best that the processor has, unless somebody says otherwise."""
+"""Which instruction set the native engine uses: the best that the processor has, unless the caller chooses another."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def available() -> tuple[str, ...]:
 
 
 def choose_level(name: str | None = None) -> str:
-    """The instruction set to use: *name*, else what the environment variable ``ANYNPU_ISA`` says, else the best there is.
+    """The instruction set to use: *name*, else what the environment variable ``ANYNPU_ISA`` states, else the best there is.
 
-    What the environment says holds for the conversions of the process too.
+    What the environment states holds for the conversions of the process too.
     """
     if name is None and os.environ.get(VARIABLE):
         name = os.environ[VARIABLE]

@@ -58,7 +58,7 @@ class Lowering:
 
 
 def codes_of(types: Sequence[np.dtype[Any]]) -> int | None:
-    """The kind of codes, where all *types* are int8 or all are int16; None for other types and for mixtures."""
+    """The kind of quantized values, where all *types* are int8 or all are int16; None for other types and for mixtures."""
     kinds = {np.dtype(np.int8): lib.ANYNPU_CODES_I8, np.dtype(np.int16): lib.ANYNPU_CODES_I16}
     return kinds.get(types[0]) if len(set(types)) == 1 else None
 

@@ -1,6 +1,6 @@
 """Memory that kernels may read a little past.
 
-A fast kernel reads whole vectors, and so up to 64 bytes after a tensor. The compiler leaves that room inside internal memory. A buffer of
+A fast kernel reads whole vectors, and so up to 64 bytes after a tensor. The compiler leaves that space inside internal memory. A buffer of
 the caller may end with its tensor, at the end of a page after which nothing is mapped; such a tensor gets memory of the engine's own, which
 is copied from (an input) or to (an output) the caller's.
 """
@@ -56,7 +56,7 @@ def int8_with_room(shape: tuple[int, ...]) -> Array:
 
 
 def check_array(array: Array, spec: TensorSpec) -> None:
-    """Refuse an array that is not a tensor's memory."""
+    """Reject an array that is not a tensor's memory."""
     if array.shape != spec.memory_shape or array.dtype != spec.dtype.storage or not array.flags.c_contiguous:
         raise ShapeError(
             f"tensor '{spec.name}' lies in memory as {list(spec.memory_shape)} of {spec.dtype.storage}, "

@@ -1,7 +1,7 @@
 """Descriptors of the operators without weights for the native engine, and the table of who lowers what.
 
-A lowering gives the native layers of a layer, or None where C has nothing for it (mixed types, unsigned codes that are computed with): such
-a layer runs in the reference engine.
+A lowering gives the native layers of a layer, or None where C has nothing for it (mixed types, unsigned quantized values that
+are computed with): such a layer runs in the reference engine.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _binary(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
 
 
 def _merged_broadcast(out: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Extent and strides of both inputs by axis, outer axes that lie side by side in both merged; the last stays the channel."""
+    """Size and strides of both inputs by axis, outer axes that lie side by side in both merged; the last stays the channel."""
     axes: list[tuple[int, int, int]] = []
     for extent, a_stride, b_stride in zip(out, _broadcast_strides(a, out), _broadcast_strides(b, out), strict=True):
         axes.append((extent, a_stride, b_stride))
@@ -111,7 +111,7 @@ def _fill_table(lowering: Lowering, target: Any, table: Table, spec: TensorSpec,
 
 
 def _table_codes(source: TensorSpec, target: TensorSpec) -> int | None:
-    """A table works on bits: unsigned codes are as good as signed ones, but both sides have one size."""
+    """A table works on bits: unsigned quantized values are as good as signed ones, but both sides have one size."""
     kinds = {1: lib.ANYNPU_CODES_I8, 2: lib.ANYNPU_CODES_I16}
     sizes = {source.dtype.storage.itemsize, target.dtype.storage.itemsize}
     return kinds.get(sizes.pop()) if len(sizes) == 1 else None

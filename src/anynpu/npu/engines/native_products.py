@@ -112,7 +112,7 @@ def _tiled(values: Array, channels: int, times: int) -> Array:
 
 
 def _tiled_epilogue(epilogue: Finish, channels: int, times: int) -> Finish:
-    """The epilogue for *times* as many channels: every array by channel, and every group, repeated."""
+    """The epilogue for *times* as many channels: every array per channel, and every group, repeated."""
 
     def tiled(values: Array) -> Array:
         return _tiled(values, channels, times) if values.size else values

@@ -1,4 +1,4 @@
-"""Writes a stretch of float layers as an ONNX model for onnxruntime, without the packages onnx and protobuf.
+"""Writes a segment of float layers as an ONNX model for onnxruntime, without the packages onnx and protobuf.
 
 This is the one file of the software NPU that knows ONNX. A model is made when a program is loaded and never stored. It has nodes of the
 table of float operators and nothing else: no functions, no graphs inside nodes, no files. Constants are named in it and handed over in
@@ -34,13 +34,13 @@ _IR_VERSION = 10
 def onnx_model(
     program: Program, stretch: FloatStretch, preparation: Preparation | None = None
 ) -> tuple[bytes, dict[str, Array], Counter[str]]:
-    """The model of a stretch, its large constants by name, and how many nodes read each tensor."""
+    """The model of a segment, its large constants by name, and how many nodes read each tensor."""
     preparation = preparation or Preparation()
     graph = _Graph(program)
     nodes: list[bytes] = []
     uses: Counter[str] = Counter()
     names: dict[str, str] = {}
-    # onnxruntime 1.31 makes one LayerNormalization of ReduceMean and its neighbours, draws a Cast before them into it, and then refuses
+    # onnxruntime 1.31 makes one LayerNormalization of ReduceMean and its neighbors, draws a Cast before them into it, and then rejects
     # it for its two types. A sum of one tensor keeps them apart.
     layers = [layer.op for layer in program.layers[stretch.first : stretch.last] if isinstance(layer.op, Float)]
     normalises = any("ReduceMean" in op.names for op in layers)
@@ -58,7 +58,7 @@ def onnx_model(
         made = {name: f"{name}@{number}" for op in layer.op.operators for name in op.outputs if name not in layer.outputs}
         made |= {name: f"{name}@inside" if name in leaving else name for name in layer.outputs}
         values = {name: constant_values(value, preparation) for name, value in layer.op.constants.items()}
-        # weights that are stored as codes are numbers from here on: onnxruntime would make them anew in every run
+        # weights that are stored as quantized values are numbers from here on: onnxruntime would make them again in every run
         widened = [op for op in layer.op.operators if op.outputs[0] not in layer.outputs and _is_of_constants(op, values)]
         operators = [op for op in layer.op.operators if op not in widened]
         values |= {op.outputs[0]: _numbers(op, values, preparation) for op in widened}
@@ -84,7 +84,7 @@ def onnx_model(
 
 
 def _is_of_constants(op: FloatOp, values: Mapping[str, Array]) -> bool:
-    """Whether an operator makes numbers of constant int8 codes with a scale and a zero point for each channel."""
+    """Whether an operator makes numbers of constant int8 values with a scale and a zero point for each channel."""
     if op.name != "DequantizeLinear" or len(op.inputs) != 3 or not values.keys() >= set(op.inputs) or op.attribute("block_size"):
         return False
     codes, scale, zero = (values[name] for name in op.inputs)
@@ -94,7 +94,7 @@ def _is_of_constants(op: FloatOp, values: Mapping[str, Array]) -> bool:
 
 
 def _numbers(op: FloatOp, values: Mapping[str, Array], preparation: Preparation) -> Array:
-    """What such codes stand for."""
+    """What such quantized values stand for."""
     codes, scale, zero = (values[name] for name in op.inputs)
     shape = tuple(-1 if place == op.attribute("axis") else 1 for place in range(codes.ndim))
 

@@ -2,7 +2,7 @@
 
 Programs are prepared from weights that a file stores once, however many layers refer to them. A layer needs them in another form: packed
 for a kernel, as float32, turned. That form is kept once too, for all layers and programs of the model that ask for the same. What cannot be
-shared (constants by channel, tables, copies inside onnxruntime) is counted, so that a small file cannot make much memory of few bytes.
+shared (constants per channel, tables, copies inside onnxruntime) is counted, so that a small file cannot make much memory of few bytes.
 
 A preparation belongs to one loaded model. It has no lock: who prepares programs does it one after the other.
 """

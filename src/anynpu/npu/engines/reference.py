@@ -90,7 +90,7 @@ def execute(
         case _:
             raise DeviceError(
                 f"the reference engine executes no operator of the kind {type(op).__name__}",
-                hint="float layers are executed in stretches, by the engines themselves",
+                hint="float layers are executed in segments, by the engines themselves",
             )
 
 

@@ -1,4 +1,4 @@
-"""Operators that treat each element by itself, in the reference engine: Binary, Table and Concat."""
+"""Operators that treat each element on its own, in the reference engine: Binary, Table and Concat."""
 
 from __future__ import annotations
 

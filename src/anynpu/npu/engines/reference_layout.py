@@ -49,10 +49,10 @@ def transpose(op: Transpose, source: Array, output: Array) -> None:
 
 
 def convert(source: Array, source_spec: TensorSpec, output: Array, output_spec: TensorSpec) -> None:
-    """The same values in another type, quantisation or layout.
+    """The same values in another type, quantization or layout.
 
-    A quantised integer stands for its value; any other number stands for itself. Between the same type and quantisation codes are
-    copied. A cast to an integer type that has no quantisation drops the fraction, as ONNX does.
+    A quantized integer stands for its value; any other number stands for itself. Between the same type and quantization
+    quantized values are copied. A cast to an integer type that has no quantization drops the fraction, as ONNX does.
     """
     for spec in (source_spec, output_spec):
         if spec.dtype not in _CONVERTIBLE or spec.layout is Layout.NC1HWC2:
@@ -89,7 +89,7 @@ def _values(codes: Array, spec: TensorSpec, quantization: Quantization) -> Array
 
 
 def _quantization(spec: TensorSpec) -> Quantization | None:
-    """The quantisation of an integer tensor; a float or a truth value always stands for itself."""
+    """The quantization of an integer tensor; a float or a truth value always stands for itself."""
     return None if spec.dtype.is_float or spec.dtype is DType.BOOL else spec.quantization
 
 

@@ -1,6 +1,6 @@
 """Sums of products in the reference engine: Conv, ConvTranspose, Dense and MatMul.
 
-Products run as float matrix products (BLAS), in a type in which no partial sum can be rounded; see ``reference_common.sum_type``.
+Products run as float matmuls (BLAS), in a type in which no partial sum can be rounded; see ``reference_common.sum_type``.
 Padding is never stored: a kernel element adds only where it meets the input, which is what a padding of value zero means.
 """
 

@@ -196,7 +196,7 @@ def _strides(operation: Operation) -> Iterator[tuple[str, int, int, int, int, in
 
 
 def _weights(operation: Operation, memory: npt.NDArray[np.uint8], base: int) -> Iterator[tuple[str, str]]:
-    """Lanes without a channel must add nothing."""
+    """Channel slots without a channel must add nothing."""
     size = weight_size(operation.out_channels, operation.kernel, operation.in_channels, depthwise=operation.depthwise)
     first = operation.weights - base
     if operation.channel_offsets or operation.raw or first < 0 or first + size > memory.size:
@@ -222,12 +222,12 @@ def _weights(operation: Operation, memory: npt.NDArray[np.uint8], base: int) -> 
     if operation.depthwise and surplus.size and neutral and behind.size and (behind == neutral).all():
         yield (
             "stream-weights",
-            f"lanes of {neutral} go on behind the {size} bytes of weights: the last block of channels is too wide",
+            f"channel slots of {neutral} go on behind the {size} bytes of weights: the last block of channels is too wide",
         )
         return
     wrong = int(np.count_nonzero(surplus != neutral))
     if wrong:
         yield (
             "stream-weights",
-            f"{wrong} of {surplus.size} weights of lanes without a channel are not {neutral}: the last block of channels is packed wrongly",
+            f"{wrong} of {surplus.size} weights of channel slots without a channel are not {neutral}: the last block is packed wrongly",
         )

@@ -126,7 +126,7 @@ class AccelFile:
         self._running = False
         self._executor = Executor()
         self.failures = 0
-        """Jobs that have failed; the kernel does not tell programs."""
+        """Jobs that have failed; the kernel does not report programs."""
 
     def create_bo(self, size: int, fd: int | None = None) -> tuple[int, int, int]:
         """CREATE_BO: handle, device address, and offset for ``mmap``.
@@ -146,7 +146,7 @@ class AccelFile:
         return handle, BASE + offset, offset
 
     def _place(self, length: int, fd: int) -> int:
-        """Room for a buffer: what was freed, or behind the last one."""
+        """Space for a buffer: what was freed, or behind the last one."""
         for index, (offset, size) in enumerate(self._free):
             if size >= length:
                 self._free[index : index + 1] = [(offset + length, size - length)] if size > length else []
@@ -293,7 +293,7 @@ class AccelFile:
 
 
 def _corrupt(output: npt.NDArray[np.int8], channels: int) -> None:
-    """Change a byte of a task's output, where a plan of faults says so."""
+    """Change a byte of a task's output, where a fault plan reports it."""
     injector = faults.active()
     if injector is None:
         return

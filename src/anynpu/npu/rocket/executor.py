@@ -57,7 +57,7 @@ def execute(memory: npt.NDArray[np.uint8], base: int, tasks: npt.ArrayLike, *, e
 
 
 class _Parameters(NamedTuple):
-    """What an operation reads besides features: weights [O, h, w, C]; by output channel what is added to them, biases and multipliers."""
+    """What an operation reads besides features: weights [O, h, w, C]; per output channel what is added to them, biases and multipliers."""
 
     weights: Bytes
     offsets: Array
@@ -157,7 +157,7 @@ class Executor:
                 self._held -= self._prepared.popitem(last=False)[1].size
         else:
             self._prepared.move_to_end(key)
-        prepared.source[...] = values[..., : prepared.source.shape[2]]  # depthwise has no lanes beyond the channels
+        prepared.source[...] = values[..., : prepared.source.shape[2]]  # depthwise has no channel slots beyond the channels
         if prepared.added is not None and added is not None:
             prepared.added[...] = added
         prepared.bound.run(RunControl())
@@ -202,7 +202,7 @@ class _Memory:
         return found
 
     def input(self, operation: Operation) -> Bytes:
-        """[rows, columns, lanes] of the input."""
+        """[rows, columns, channel slots] of the input."""
         if operation.raw is not None:
             return self._raw(operation, *operation.raw)
         what = "CNA.FEATURE_DATA_ADDR"
@@ -264,7 +264,7 @@ class _Memory:
         return digest.digest()
 
     def parameters(self, operation: Operation) -> _Parameters:
-        """Weights, biases and the numbers by channel."""
+        """Weights, biases and the numbers per channel."""
         memory, table = self._parameter_bytes(operation)
         outputs = operation.out_channels
         depth = operation.in_channels if operation.raw or operation.depthwise else operation.lanes
@@ -279,7 +279,7 @@ class _Memory:
 
 
 def write_planes(output: Bytes, values: Bytes) -> None:
-    """Write [rows, columns, channels] to planes; lanes beyond the channels stay as they are."""
+    """Write [rows, columns, channels] to planes; channel slots beyond the channels stay as they are."""
     whole, rest = divmod(values.shape[2], LANES)
     if whole:
         output[:, :, :whole] = values[..., : whole * LANES].reshape(*values.shape[:2], whole, LANES)
@@ -288,7 +288,7 @@ def write_planes(output: Bytes, values: Bytes) -> None:
 
 
 def _paddings(operation: Operation, channels: int) -> npt.NDArray[np.int64]:
-    """The value of the padding by channel. Lanes 32 to 63 of each 64 have the even one."""
+    """The value of the padding per channel. Channel slots 32 to 63 of each 64 have the even one."""
     lanes = np.arange(channels)
     odd = (lanes % 2 == 1) & (lanes % 64 < 32)
     return np.where(odd, operation.padding[1], operation.padding[0]).astype(np.int64)

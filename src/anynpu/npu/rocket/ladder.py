@@ -59,7 +59,7 @@ class _Net:
         added: str | None = None,
         curve: str | None = None,
     ) -> str:
-        """One more convolution; gives the name of its output. *factors*: multipliers by channel; *curve*: name of an activation."""
+        """One more convolution; gives the name of its output. *factors*: multipliers per channel; *curve*: name of an activation."""
         _, channels, height, width = self.tensors[x].shape
         pad = kernel // 2 if pad is None else pad
         depth = 1 if depthwise else channels

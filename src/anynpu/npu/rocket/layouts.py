@@ -54,7 +54,7 @@ def plane_bytes(height: int, width: int) -> int:
 
 
 def pack_features(values: Array, fill: int = 0) -> Bytes:
-    """[H, W, C] as planes; unused lanes hold *fill*."""
+    """[H, W, C] as planes; unused channel slots hold *fill*."""
     height, width, channels = values.shape
     padded = np.full((height, width, atoms(channels) * LANES), fill, np.int8)
     padded[..., :channels] = values
@@ -85,8 +85,8 @@ def pack_weights(weights: Array, fill: Array | int = 0, *, depthwise: bool) -> B
     column, channel. The last block of channels is as wide as whole planes need; a kernel that fills an odd number up is 0.
 
     :param weights: [O, kernel_h, kernel_w, C], or [C, kernel_h, kernel_w, 1] for depthwise
-    :param fill: what lanes without a channel hold, one number or one by kernel: minus the offset that is added to every weight, so that
-        they add nothing
+    :param fill: what channel slots without a channel hold, one number or one by kernel: minus the offset that is added to every
+      weight, so that they add nothing
     """
     out, height, width, depth = weights.shape
     if depthwise:
@@ -143,7 +143,7 @@ def pack_bias(bias: Array) -> npt.NDArray[np.uint8]:
 
 
 def pack_channel_table(bias: Array, multipliers: Array, offsets: Array | int = 0) -> npt.NDArray[np.uint8]:
-    """Numbers by channel: 64 bytes for 8 channels, int32 bias, int16 factor of the window sum, int16 multiplier.
+    """Numbers per channel: 64 bytes for 8 channels, int32 bias, int16 factor of the window sum, int16 multiplier.
 
     :param offsets: the factors of the window sum: what is added to every weight of a channel
     """

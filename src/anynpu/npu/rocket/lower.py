@@ -21,7 +21,7 @@ from .plan import Addition, Convolution
 Bytes = npt.NDArray[np.uint8]
 
 Lanes = tuple[int, ...]
-"""The channel that each lane of a tensor's planes has; -1 for none."""
+"""The channel that each channel slot of a tensor's planes has; -1 for none."""
 
 _ONE = 1 << 14
 _NONE = np.zeros(0, np.int16)
@@ -125,7 +125,7 @@ def _zeros(spec: TensorSpec) -> npt.NDArray[np.int64]:
 
 
 def _parts(lanes: Lanes, kinds: list[Any]) -> Iterator[tuple[int, Lanes]]:
-    """Runs of output lanes of one kind, each with its first lane, which begins a plane."""
+    """Runs of output channel slots of one kind, each with its first channel slot, which begins a plane."""
     first = 0
     for lane in range(1, len(lanes) + 1):
         if lane < len(lanes) and (lanes[lane] < 0 or kinds[lanes[lane]] == kinds[lanes[first]]):
@@ -137,7 +137,7 @@ def _parts(lanes: Lanes, kinds: list[Any]) -> Iterator[tuple[int, Lanes]]:
 
 
 def _lower_part(layer: Layer, tensors: Mapping[str, TensorSpec], inputs: Lanes, first: int, part: Lanes) -> Lowered:
-    """The convolution of the output channels *part*, whose lanes begin with *first*."""
+    """The convolution of the output channels *part*, whose channel slots begin with *first*."""
     op = layer.op
     assert isinstance(op, Conv)
     stage = op.epilogue
@@ -159,7 +159,7 @@ def _lower_part(layer: Layer, tensors: Mapping[str, TensorSpec], inputs: Lanes, 
     per_channel = offsets_differ or bool((factors != _ONE).any())
     zeros = _zeros(source)
     _need(bool((zeros >= -128).all() and (zeros <= 127).all()), "an input zero point beyond 8 bits")
-    # lanes without a channel have weights that add nothing
+    # channel slots without a channel have weights that add nothing
     weights = np.where(real.reshape(-1, 1, 1, 1), op.weights[chosen], weight_zero.reshape(-1, 1, 1, 1)).astype(np.int8)
     if depthwise:
         zeros = zeros[chosen].reshape(-1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Runs the segments of a program on one open file of the device: buffers, streams, jobs, and what tells a good result from a bad one."""
+"""Runs the segments of a program on one open file of the device: buffers, streams, jobs, and what reports a good result from a bad one."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Runner:
         return array
 
     def fill(self, name: str) -> None:
-        """Random bytes in a buffer, lanes without a channel included."""
+        """Random bytes in a buffer, channel slots without a channel included."""
         buffer = self._buffers[name]
         with self._cpu(buffer, RunControl()):
             buffer.memory[:] = self._random.integers(0, 256, buffer.memory.size, np.uint8)

@@ -23,7 +23,7 @@ _WRITTEN_CHANNELS = 64
 class Features:
     """How a tensor lies in the device's memory: in planes, or as the raw rows of one channel.
 
-    :ivar lanes: the channel of each lane, where that is another order; *channels* counts the lanes then
+    :ivar lanes: the channel of each channel slot, where that is another order; *channels* counts the channel slots then
     """
 
     height: int
@@ -136,7 +136,7 @@ def plan(program: Program, without: Collection[str] = ()) -> Streams:
 def _lanes(program: Program) -> dict[str, Lanes]:
     """The order of channels in memory for tensors that have scales by group of channels: each group fills planes of its own.
 
-    A depthwise convolution and an addition leave each channel in its lane, so that the tensors around them have one order.
+    A depthwise convolution and an addition leave each channel in its channel slot, so that the tensors around them have one order.
     """
     joined: dict[str, str] = {}
 

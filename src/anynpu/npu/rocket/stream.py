@@ -1,7 +1,7 @@
 """Command streams as data: words to commands and back, and as text.
 
 A stream holds the tasks of an operation at a fixed distance. A task is 126 register writes and four words of the program counter, which
-link it to the next task and start the blocks. A task with lookup tables has their 1,026 entries in addition, and nine times the room.
+link it to the next task and start the blocks. A task with lookup tables has their 1,026 entries in addition, and nine times the space.
 Decoding loses nothing: any words are decoded and encoded back to the same words; what a register means is checked where it is used.
 """
 

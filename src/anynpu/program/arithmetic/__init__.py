@@ -1,6 +1,6 @@
 """How an NPU computes, written down once.
 
-* :mod:`~anynpu.program.arithmetic.scales`: from ranges to scales and zero points, from numbers to codes and back
+* :mod:`~anynpu.program.arithmetic.scales`: from ranges to scales and zero points, from numbers to quantized values and back
 * :mod:`~anynpu.program.arithmetic.fixed_point`: what Rockchip's chips do, with integers only, and how well each part is proven
 * :mod:`~anynpu.program.arithmetic.lookup_tables`: their tables for activations
 * :mod:`~anynpu.program.arithmetic.scales`: what the vendors' simulators do, and what stands for chips without evidence

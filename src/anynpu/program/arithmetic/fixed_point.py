@@ -10,7 +10,7 @@ Sums and ``t`` are held in 32 bits and stay at those limits. ``RNE(p, s)`` is p 
 Clip as limits, LeakyRelu as a factor, other activations as a curve (:mod:`anynpu.program.arithmetic.lookup_tables`). Padding of a
 convolution has the zero point of its input.
 
-Sources: bytes that an RV1103 produced (github.com/dnhkng/open-rknpu, MIT), recomputed in tests/arithmetic; :data:`EVIDENCE` says for each
+Sources: bytes that an RV1103 produced (github.com/dnhkng/open-rknpu, MIT), recomputed in tests/arithmetic; :data:`EVIDENCE` states for each
 chip which part is proven. One rounding instead of two, half up, or truncation in the first stage do not reproduce those bytes.
 """
 
@@ -50,7 +50,7 @@ def saturate(value: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 Ints = npt.NDArray[np.int64]
 
 CHANNEL_BITS = 14
-"""Fraction bits of the multipliers by channel, and of the operands of an Add."""
+"""Fraction bits of the multipliers per channel, and of the operands of an Add."""
 
 MAX_MULTIPLIER = 32767
 _MAX_SHIFT = 31
@@ -64,7 +64,7 @@ EVIDENCE = {
     "rk3566": "partly: the same NPU as RK3568",
     "rk3562": "assumed: the same stages",
 }
-"""How well the rule is proven, by chip. A chip that is not named here computes by the float rule."""
+"""How well the rule is proven, by chip. A chip that is not named here computes in rounding mode ``simulator``."""
 
 
 def multiplier_and_shift(factor: float) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def leaky_output(
 ) -> Ints:
     """LeakyRelu and PRelu after a convolution: positive sums keep all their bits, negative ones are rounded once and scaled by *slope*.
 
-    :param slope: in units of 2**-14, by channel
+    :param slope: in units of 2**-14, per channel
     """
     product = saturate(accumulator) * channel_multiplier.astype(np.int64)
     bent = np.where(product < 0, saturate(shift_right(product, CHANNEL_BITS)) * slope.astype(np.int64), product)

@@ -9,7 +9,7 @@ rounding in between::
     u = T[512] + ((v - 16384) * slope >> slope_shift)    beyond the end of the second table, where the function goes on rising
 
 ``u`` then takes the second stage of :mod:`anynpu.program.arithmetic.fixed_point`. Entry k of a table is f(k * R / 512 - R, or + 0, -
-centre) times the table's scale, rounded half to even.
+center) times the table's scale, rounded half to even.
 
 Sources: the tables and registers that the vendor's compiler wrote for RV1103 and the bytes that a board made of them (6,144, none wrong).
 """
@@ -37,7 +37,7 @@ _MAX_ENTRY = 32767.0
 
 @dataclass(frozen=True)
 class Shape:
-    """A function and how the vendor's compiler tabulates it: from centre - half to centre + half.
+    """A function and how the vendor's compiler tabulates it: from center - half to center + half.
 
     :ivar index_half: the half range that its index multipliers stand for. Where it differs from *half* it was fitted to the registers that
         were recorded (it explains each of them); the formula behind it is not known
@@ -63,7 +63,7 @@ class Shape:
         return HALF / (self.index_half or self.half)
 
     def tables(self) -> tuple[Array, Array]:
-        """The entries below and above the centre, int16[513] each."""
+        """The entries below and above the center, int16[513] each."""
         entries = np.rint(self.function(self._places()) * self.table_scale).astype(np.int16)
         return entries[:ENTRIES], entries[ENTRIES:]
 

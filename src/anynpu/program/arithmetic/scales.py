@@ -1,4 +1,4 @@
-"""Scales, zero points and codes: from ranges to quantisation, from numbers to codes and back.
+"""Scales, zero points and quantized values: from ranges to quantization, from numbers to quantized values and back.
 
 Rounding is half to even; scales are float32. The compiler builds constants with these functions, and the reference engine executes with
 them; the C kernels follow them to the byte.
@@ -31,11 +31,11 @@ _WEIGHTS_AT_ONCE = 1 << 16  # as float64 they stay in a core's cache
 class WeightScales(str, enum.Enum):
     """How the weights of a layer share scales and zero points. A channel is an output channel."""
 
-    CHANNEL = "channel"  # by channel; 8 bits with a zero point, 16 bits without
+    CHANNEL = "channel"  # per channel; 8 bits with a zero point, 16 bits without
     CHANNEL_STEPS = (
-        "channel steps"  # as CHANNEL, each scale a multiple of the largest one's 2**-14: what a chip's multipliers can say
+        "channel steps"  # as CHANNEL, each scale a multiple of the largest one's 2**-14: what a chip's multipliers can state
     )
-    CHANNEL_SYMMETRIC = "channel symmetric"  # by channel, without a zero point
+    CHANNEL_SYMMETRIC = "channel symmetric"  # per channel, without a zero point
     TENSOR = "tensor"  # one for all; 8 bits with a zero point, 16 bits without
     FIXED_POINT = "fixed point"  # one for all, a power of two, without a zero point
 
@@ -70,7 +70,7 @@ def fixed_point_from_range(low: float, high: float, dtype: DType = DType.INT16) 
 
 
 def quantize(values: Floats, quantization: Quantization, dtype: DType) -> Array:
-    """Codes of float *values* whose last axis is the channel: round(value / scale) + zero point, in float32."""
+    """Quantized values of float *values* whose last axis is the channel: round(value / scale) + zero point, in float32."""
     first, last = dtype.limits
     scale, zero = quantization.expand(values.shape[-1]) if not quantization.is_per_tensor else _single(quantization)
     scaled = np.rint(values.astype(np.float32) / scale)
@@ -95,7 +95,7 @@ def quantize_weights(
     smallest_scale: Floats | float = _SMALLEST_SCALE,
     scales: WeightScales = WeightScales.CHANNEL,
 ) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights by their first axis; these are all equal where *scales* says one for all.
+    """Quantized values, scales and zero points of weights by their first axis; these are all equal where *scales* states one for all.
 
     With a zero point scale = (max - min) / 255 with zero inside the range, without one it is the largest magnitude / 127 (or 32767); for
     fixed point the next power of two above that. It is at least *smallest_scale*: a channel of tiny weights and a large bias needs a scale
@@ -127,7 +127,7 @@ def quantize_weights(
             mantissa, exponent = np.frexp(scale)
             scale = np.ldexp(np.float32(1.0), np.where(mantissa == 0.5, exponent - 1, exponent))
     codes = np.empty(rows.shape, dtype.storage)
-    # A hundred million weights are usual: float64 is needed for exact codes, but only for a few rows at a time.
+    # A hundred million weights are usual: float64 is needed for exact quantized values, but only for a few rows at a time.
     at_once = max(1, _WEIGHTS_AT_ONCE // max(1, rows.shape[1]))
     for begin in range(0, len(rows), at_once):
         block = slice(begin, begin + at_once)
@@ -149,7 +149,7 @@ def _in_steps(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def quantize_bias(bias: Floats, input_scale: Floats | float, weight_scale: Floats, *, wide: bool = False) -> Array:
-    """Bias in units of the accumulator; int32, or int64 where *wide*. Saturates. The scales may differ by output channel."""
+    """Bias in units of the accumulator; int32, or int64 where *wide*. Saturates. The scales may differ per output channel."""
     limits = np.iinfo(np.int64 if wide else np.int32)
     codes = np.rint(bias.astype(np.float64) / (np.asarray(input_scale, np.float64) * weight_scale.astype(np.float64)))
     # 2**63 - 1 is not a float64: keep clear of it
@@ -158,16 +158,16 @@ def quantize_bias(bias: Floats, input_scale: Floats | float, weight_scale: Float
 
 
 def code_values(dtype: DType) -> Array:
-    """All codes of a type in the order of a table's index: 0, 1 ... 127, -128 ... -1 for int8."""
+    """All quantized values of a type in the order of a table's index: 0, 1 ... 127, -128 ... -1 for int8."""
     count = 1 << dtype.bits
     unsigned = np.arange(count, dtype=np.uint8 if dtype.bits == 8 else np.uint16)
     return unsigned.view(dtype.storage)
 
 
-# The float rule: one float32 multiplication per output, then one rounding half to even.
+# Rounding mode ``simulator``: one float32 multiplication per output, then one rounding half to even.
 #
-# This is what the vendors' simulators compute, and what stands for chips whose own arithmetic nobody has published. Every step is a
-# float32 operation, rounded by itself; accumulators are exact integers. :mod:`anynpu.program.arithmetic.fixed_point` is what Rockchip's
+# This is what the vendors' simulators compute, and what stands for chips whose own arithmetic is not published. Every step is a
+# float32 operation, rounded on its own; accumulators are exact integers. :mod:`anynpu.program.arithmetic.fixed_point` is what Rockchip's
 # chips do.
 
 
@@ -181,8 +181,8 @@ def function_table(
 ) -> Array:
     """One row [1, 256] (or 65536) that maps each code of *source* to the code of function(value) in *target*.
 
-    :param wide: values and quotients are float64; else float32, as in the vendors' simulators, where a value between two codes goes to
-        the one that this rounding leads to
+    :param wide: values and quotients are float64; else float32, as in the vendors' simulators, where a value between two
+      quantized values goes to the one that this rounding leads to
     """
     number = np.float64 if wide else np.float32
     values = (code_values(dtype).astype(np.int64) - source.zero_point).astype(number) * number(np.float32(source.scale))
@@ -201,7 +201,7 @@ def requantize_table(source: Quantization, target: Quantization, dtype: DType) -
 
 
 def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
-    """The second half of an epilogue: slope, rounding, zero point, clamp, table; or the staircase instead of all of them.
+    """The second half of an epilogue: slope, rounding, zero point, clamp, table; or the threshold table instead of all of them.
 
     Channels are the last axis of *scaled* (float32).
     """
@@ -221,7 +221,7 @@ def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
 def apply_float_rule(
     accumulator: Array, epilogue: Epilogue, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
 ) -> Array:
-    """Codes from an exact integer *accumulator* whose last axis is the channel; see :class:`anynpu.program.Epilogue`."""
+    """Quantized values from an exact integer *accumulator* whose last axis is the channel; see :class:`anynpu.program.Epilogue`."""
     scaled = accumulator.astype(np.float32) * epilogue.multiplier.astype(np.float32)
     if residual is not None and epilogue.residual_multiplier is not None:
         difference = (residual.astype(np.int32) - residual_zero).astype(np.float32)
@@ -230,7 +230,7 @@ def apply_float_rule(
 
 
 def apply_table(codes: Array, table: Array, groups: tuple[int, ...] = ()) -> Array:
-    """table[code], with a row by group of channels where *groups* says so; channels are the last axis."""
+    """table[code], with a row by group of channels where *groups* reports it; channels are the last axis."""
     index = codes.view(np.uint8 if codes.dtype.itemsize == 1 else np.uint16)
     if not groups:
         return np.take(table[0], index)
@@ -244,7 +244,7 @@ def resize_shift(accumulator: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return shift_right(accumulator, 2 * RESIZE_BITS)
 
 
-# The end of a layer, by whichever rule it was compiled for: from an exact accumulator to stored codes.
+# The end of a layer, by whichever rule it was compiled for: from an exact accumulator to stored quantized values.
 
 
 _ONE = np.array([1 << CHANNEL_BITS])
@@ -253,7 +253,7 @@ _ONE = np.array([1 << CHANNEL_BITS])
 def apply_epilogue(
     accumulator: Array, epilogue: Finish, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
 ) -> Array:
-    """Codes from an exact integer *accumulator* whose last axis is the channel."""
+    """Quantized values from an exact integer *accumulator* whose last axis is the channel."""
     rule = apply_float_rule if isinstance(epilogue, Epilogue) else apply_fixed_point
     return rule(accumulator, epilogue, dtype, residual, residual_zero)  # type: ignore[arg-type]
 
@@ -261,7 +261,7 @@ def apply_epilogue(
 def apply_fixed_point(
     accumulator: Array, stage: FixedPoint, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
 ) -> Array:
-    """Codes by the chip's rule; see :class:`anynpu.program.FixedPoint`."""
+    """Quantized values by the chip's rule; see :class:`anynpu.program.FixedPoint`."""
     limits = limits_of(dtype)
     factors = stage.channel_multiplier if stage.channel_multiplier.size else _ONE
     scaled = scaled_accumulator(accumulator, factors)

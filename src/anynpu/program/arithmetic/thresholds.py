@@ -1,8 +1,8 @@
-"""Activations on unrounded sums by the float rule: the code of every number, written as the numbers where it changes.
+"""Activations on unrounded sums in rounding mode ``simulator``: the code of every number, written as the numbers where it changes.
 
 The vendors' simulators take an activation after a convolution in float32, from the sum itself, and round once. A function of one number
-that gives codes is a staircase, so a layer stores the edges of its steps. Engines only compare numbers then: none needs an exponential, and
-all give the same bytes.
+that gives quantized values is a threshold table, so a layer stores the edges of its steps. Engines only compare numbers then:
+none needs an exponential, and all give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAMPLES = 1 << 13
 
 
 def climb(staircases: tuple[Staircase, ...], groups: tuple[int, ...], values: Array) -> Array:
-    """The codes of float32 *values*, whose last axis is the channel."""
+    """The quantized values of float32 *values*, whose last axis is the channel."""
     codes = np.empty(values.shape, staircases[0].codes.dtype)
     first = 0
     for staircase, count in zip(staircases, groups or (values.shape[-1],), strict=True):
@@ -36,7 +36,7 @@ def climb(staircases: tuple[Staircase, ...], groups: tuple[int, ...], values: Ar
 def staircase_of(
     function: Function, scale: float, zero_point: int, reach: float, dtype: np.dtype[Any], *, wide: bool = True
 ) -> Staircase:
-    """The codes of function(x), rounded half to even in units of *scale*, for all x. Beyond -reach and reach the code stays.
+    """The quantized values of function(x), rounded half to even in units of *scale*, for all x. Beyond -reach and reach the code stays.
 
     :param wide: function values and quotients are float64; else float32, as in the vendors' simulators
 
@@ -81,7 +81,7 @@ def staircase_of(
 
 
 def _places(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Float32 numbers as integers in the same order, neighbours side by side."""
+    """Float32 numbers as integers in the same order, neighbors side by side."""
     bits = values.view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 

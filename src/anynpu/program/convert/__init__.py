@@ -1,7 +1,7 @@
-"""Types, layouts and quantisation as pure functions on numpy arrays, on C kernels that run without the GIL.
+"""Types, layouts and quantization as pure functions on numpy arrays, on C kernels that run without the GIL.
 
 :func:`convert` goes from any tensor to any other in one pass; the rest are the single steps by name. Nothing here falls back to numpy:
-without the compiled extension the import fails and says so.
+without the compiled extension the import fails and reports it.
 
 >>> import numpy as np
 >>> from anynpu.convert import dequantize_affine, nc1hwc2_to_flat

@@ -66,7 +66,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The extents that both sides share, and how each lies in memory."""
+    """The sizes that both sides share, and how each lies in memory."""
 
     n: int
     c: int
@@ -94,7 +94,7 @@ class Geometry:
 
     @property
     def parameters(self) -> int:
-        """Entries of an array by channel: the kernel reads whole blocks of the source."""
+        """Entries of an array per channel: the kernel reads whole blocks of the source."""
         block = max(self.source.c2, 1)
         return round_up(self.c, block)
 

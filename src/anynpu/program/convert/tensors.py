@@ -133,7 +133,7 @@ def _relayout(
     result_blocks = {"nchw": (c, 1), "nhwc": (1, c), "nc1hwc2": (c1 or -(-c // max(c2, 1)), c2)}[target]
     rows, columns = h_stride or h, w_stride or w
     if rows < h or columns < w:
-        raise ShapeError(f"strides {rows}x{columns} for an image of {h}x{w}", hint="strides are 0 or at least the extent")
+        raise ShapeError(f"strides {rows}x{columns} for an image of {h}x{w}", hint="strides are 0 or at least the size")
     shape = {
         "nchw": (n, c, rows, columns),
         "nhwc": (n, rows, columns, c),
@@ -211,7 +211,7 @@ def view_of(array: Any, side: _Side, what: str) -> Array:
 
 
 def _between(source: TensorSpec, target: TensorSpec) -> TensorSpec | None:
-    """The float32 tensor between, where one side is quantised along an axis that is not the channel of the other."""
+    """The float32 tensor between, where one side is quantized along an axis that is not the channel of the other."""
     if len(source.shape) < 3 or (source.layout is Layout.PLAIN) == (target.layout is Layout.PLAIN):
         return None
     for spec in (source, target):
@@ -251,8 +251,8 @@ def _check(spec: TensorSpec) -> None:
         trivial = quantization.is_per_tensor and quantization.scale == 1.0 and quantization.zero_point == 0
         if not trivial:
             raise TensorTypeError(
-                f"'{spec.name}' is {spec.dtype.value} and carries a quantisation",
-                hint="only integers of at most 32 bits are quantised",
+                f"'{spec.name}' is {spec.dtype.value} and carries a quantization",
+                hint="only integers of at most 32 bits are quantized",
             )
     if spec.layout is Layout.NC1HWC2 and spec.c2 <= 0:
         raise ShapeError(f"'{spec.name}' is nc1hwc2 without a channel block", hint="set c2 in its TensorSpec")
@@ -270,7 +270,7 @@ def _same(source: TensorSpec, target: TensorSpec, first: Quantization | None, se
         return first is second
     if first.is_per_tensor and second.is_per_tensor:
         return np.float32(first.scale) == np.float32(second.scale) and first.zero_point == second.zero_point
-    # by channel the axis matters too: for PLAIN it is the last one
+    # per channel the axis matters too: for PLAIN it is the last one
     return first == second and (len(source.shape) < 3 or (source.layout is Layout.PLAIN) == (target.layout is Layout.PLAIN))
 
 
@@ -349,7 +349,7 @@ def convert(
     ``source.dtype.storage``, or flat with as many elements, or the raw bytes as a flat uint8 array. The result is
     ``target.memory_shape`` (four-bit types: flat bytes); *out* may be flat or raw bytes too.
 
-    A quantised code stands for its value, any other element for its number. Values go through float32 with the rounding of
+    A quantized code stands for its value, any other element for its number. Values go through float32 with the rounding of
     :mod:`anynpu.program.arithmetic`; numbers that an integer type cannot hold are clamped; integers become other integers without a
     detour. Padding of the target becomes its zero point. With *preprocess* each value becomes (value - mean) / std before it is stored.
 
@@ -417,7 +417,7 @@ def bytes_at(address: int, spec: TensorSpec) -> Array:
 def image_to_codes(
     image: npt.NDArray[np.uint8], target: TensorSpec, preprocess: Preprocess | None = None, out: Array | None = None
 ) -> Array:
-    """The input tensor *target* from a picture of bytes, [H, W, C] or [N, H, W, C].
+    """The input tensor *target* from an image of bytes, [H, W, C] or [N, H, W, C].
 
     Each byte becomes the code of (byte - mean) / std, by an exact table for each channel; where that table is a straight line or a
     mere change of sign the kernel computes it instead. *target* may be of any type and layout, with strides.

@@ -1,4 +1,4 @@
-"""Element by element: quantise, dequantise, float types, four bits."""
+"""Element by element: quantize, dequantize, float types, four bits."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def quantize_affine(
     axis: int = -1,
     out: Array | None = None,
 ) -> Array:
-    """Codes of float32 or float16 *values*: clamp(round_half_even(value / scale) + zero point); NaN gives 0.
+    """Quantized values of float32 or float16 *values*: clamp(round_half_even(value / scale) + zero point); NaN gives 0.
 
-    *axis* is the channel where the quantisation differs by channel. The result has the shape of *values*; four-bit codes come packed,
-    as a flat array of bytes.
+    *axis* is the channel where the quantization differs per channel. The result has the shape of *values*; four-bit quantized
+    values come packed, as a flat array of bytes.
 
     >>> quantize_affine(np.array([-1.0, 0.25, 9.0], np.float32), Affine.per_tensor(0.5, -128)).tolist()
     [-128, -128, -110]
     """
     if dtype not in QUANTIZED_TYPES:
-        raise TensorTypeError(f"{dtype.value} cannot hold quantised values", hint="use an integer type of at most 32 bits")
+        raise TensorTypeError(f"{dtype.value} cannot hold quantized values", hint="use an integer type of at most 32 bits")
     source_type = _look_up(values, _FLOAT_TYPES, "values")
     scale, zero = parameters_of(quantization, _channels(values, quantization, axis))
     packed = dtype.bits == 4
@@ -82,7 +82,7 @@ def dequantize_affine(
 def quantize_dfp(
     values: npt.NDArray[np.floating[Any]], fraction_bits: int, dtype: DType = DType.INT16, *, out: Array | None = None
 ) -> Array:
-    """Codes of *values* in dynamic fixed point: clamp(round_half_even(value * 2**fraction_bits)).
+    """Quantized values of *values* in dynamic fixed point: clamp(round_half_even(value * 2**fraction_bits)).
 
     >>> quantize_dfp(np.array([0.5, -1.25], np.float32), 2, DType.INT8).tolist()
     [2, -5]
@@ -159,7 +159,7 @@ def parameters_of(quantization: Quantization, channels: int) -> tuple[Array, Arr
     sizes = quantization.group_sizes if isinstance(quantization, Affine) else ()
     if sum(sizes) != channels:
         raise ShapeError(
-            f"the quantisation is for {sum(sizes)} channels, the tensor has {channels}", hint="check the axis of the channels"
+            f"the quantization is for {sum(sizes)} channels, the tensor has {channels}", hint="check the axis of the channels"
         )
     return quantization.expand(channels)
 
@@ -210,11 +210,11 @@ def _cast(values: Array, from_type: DType, to_type: DType, out: Array | None) ->
 
 
 def meaning(spec: TensorSpec) -> Quantization | None:
-    """The quantisation that changes what a code stands for."""
+    """The quantization that changes what a code stands for."""
     return spec.quantization if spec.dtype in QUANTIZED_TYPES else None
 
 
-# Conversions from one byte to another: a table by channel, or a straight line where that is the same.
+# Conversions from one byte to another: a table per channel, or a straight line where that is the same.
 
 
 _LINE_BITS = 16  # fraction bits of the kernel's slope and offset
@@ -233,7 +233,7 @@ def byte_job(
     fill: int,
     limits: tuple[int, int],
 ) -> KernelCall:
-    """A table of 256 entries by channel, or what gives the same faster."""
+    """A table of 256 entries per channel, or what gives the same faster."""
     table = _table(source, target, geometry.c, normalization)
     types = type_code(source.dtype), type_code(target.dtype)
     bits = table.astype(np.uint8)

@@ -61,7 +61,7 @@ class RKNNLog:
 
     It is no logger of the process's tree: objects of this kind come and go, and those of the tree stay for ever.
 
-    :param verbose: also say what is only worth knowing
+    :param verbose: also state what is only worth knowing
     :param verbose_file: a file that gets the same lines
     """
 
@@ -96,7 +96,7 @@ def describe(error: BaseException) -> str:
 # Which model and which device a path and a program's surroundings stand for.
 #
 # A file of the vendor's toolkit runs on the vendor's library alone. Elsewhere its *twin* runs, ``NAME.anynpu`` beside it; where there is
-# none, but the ONNX file that it came from, the twin is compiled at first use and kept.
+# none, but the ONNX file that it came from, the anynpu model is compiled at first use and kept.
 
 
 Say = Callable[[str], None]
@@ -107,7 +107,7 @@ _OBSERVERS = ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", "RKNN_LOG_LEVEL")
 _TAGS = re.compile(r"[-_.](?:i8|int8|u8|fp|fp16|fp32|float16|w8a8)$", re.IGNORECASE)
 _MAX_RECIPE = 1 << 20
 _twins = ModuleLock()
-"""Held while a twin is compiled: objects of a pool that load the same file wait for the first."""
+"""Held while an anynpu model is compiled: objects of a pool that load the same file wait for the first."""
 
 
 def under_exec(environment: Mapping[str, str] | None = None) -> bool:
@@ -118,8 +118,8 @@ def under_exec(environment: Mapping[str, str] | None = None) -> bool:
 def choose(target: str | None = None, environment: Mapping[str, str] | None = None) -> str | None:
     """The device for a program: None where the machine and the environment decide.
 
-    Under ``anynpu exec`` the machine looks like a board whose library is ours. The software NPU is then taken directly, so that errors say
-    why; not where the calls of that library are to be written down.
+    Under ``anynpu exec`` the machine looks like a board whose library is ours. The software NPU is then taken directly, so that
+    errors state why; not where the calls of that library are to be written down.
 
     >>> choose("rk3566", {"ANYNPU_BOARD_ROOT": "/tmp/board", "ANYNPU_CHIP": "rk3588"})
     'sim:rk3588'
@@ -142,7 +142,7 @@ def choose(target: str | None = None, environment: Mapping[str, str] | None = No
 def open_model(path: Path, device: str | None, say: Say) -> Path | CompiledModel:
     """What :class:`~anynpu.rknn.lite.runtime.Runtime` is to open for the file *path*.
 
-    :param say: called with the line about a twin that is compiled
+    :param say: called with the line about an anynpu model that is compiled
     :raises ModelError: it is no model, or there is no way to run it
     """
     kind = modelfile.identify(path)
@@ -203,7 +203,7 @@ def _compile_twin(path: Path, source: Path, twin: Path, say: Say) -> Path | Comp
     except AnynpuError:
         raise
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        # whoever wrote the file of options could write anything there
+        # the author of the options file could write anything there
         raise ModelError(
             f"{source.name} cannot be compiled with {path.with_suffix(_RECIPE).name}: {str(error)[:200]}",
             hint='it takes options of anynpu.compile, for example {"std": [255, 255, 255]}',
@@ -256,7 +256,7 @@ MAX_MASK = 0xFFFF
 
 
 class CoreMasks:
-    """The constants of both of the vendor's classes that say which cores to use."""
+    """The constants of both of the vendor's classes that state which cores to use."""
 
     NPU_CORE_AUTO = 0
     NPU_CORE_0 = 1
@@ -270,7 +270,7 @@ class CoreMasks:
 class RKNNLite(CoreMasks):
     """A model on a board's NPU, or on the software NPU that stands in for it.
 
-    Calls return 0 or -1, and ``inference`` None, as the vendor's do; the log says why. Objects may be used from any thread; inferences of
+    Calls return 0 or -1, and ``inference`` None, as the vendor's do; the log states why. Objects may be used from any thread; inferences of
     one object run one after the other, those of several objects at the same time on the cores of their masks.
 
     :param verbose: also log what is only worth knowing
@@ -357,7 +357,7 @@ class RKNNLite(CoreMasks):
     ) -> Any:
         """Run the model.
 
-        :param inputs: a list of arrays, one for each input, pictures with their batch axis
+        :param inputs: a list of arrays, one for each input, images with their batch axis
         :param data_type: name of a type that the inputs become first; one, or a list
         :param data_format: ``nhwc`` (for four dimensions, if not given) or ``nchw``; one, or a list
         :param inputs_pass_through: whether an input is in the NPU's own form already; one, or a list

@@ -241,7 +241,7 @@ class Runtime:
 
         :param inputs: a list of arrays
         :param data_type: what the inputs become first; one name or one for each
-        :param data_format: ``nhwc`` or ``nchw`` for pictures; one name or one for each
+        :param data_format: ``nhwc`` or ``nchw`` for images; one name or one for each
         :param inputs_pass_through: whether an input is in the NPU's own form already; one value or one for each
         :param reuse_outputs: fill the arrays of the last such call again
         :param expand: called with a warning when an array lacks its batch axis, which is then added; None rejects such an array
@@ -338,12 +338,12 @@ def _name(what: str, given: Any, known: Sequence[str]) -> str | None:
 
 
 def _turned(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """A shape as the runtime has it: pictures as N, H, W, C."""
+    """A shape as the runtime has it: images as N, H, W, C."""
     return (shape[0], shape[2], shape[3], shape[1]) if len(shape) == 4 and layout == "nchw" else shape
 
 
 def _expanded(index: int, given: _Given, info: TensorInfo, say: Callable[[str], None]) -> _Given:
-    """The input with a batch axis of 1 in front, where that is the only axis it lacks."""
+    """The input with a leading batch axis of 1, where that is the only axis it lacks."""
     shape = given.array.shape
     if given.pass_through or len(shape) != len(info.shape) - 1:
         return given

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 # frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then. A call that changes
 # inputs, shapes or memory waits for the frames before it.
 #
-# Concurrency: the thread is started with the first frame and ends with :meth:`Frames.close`, after which frames are refused. Futures are
+# Concurrency: the thread is started with the first frame and ends with :meth:`Frames.close`, after which frames are rejected. Futures are
 # kept by frame number under the lock, so that a frame can be waited for more than once; of those that have finished, at most ``KEPT``.
 
 
 KEPT = 64
-"""Frames that nobody waited for; the oldest are forgotten."""
+"""Frames that no call waited for; the oldest are forgotten."""
 
 
 _MAX_NUMBER = 2**64 - 1
@@ -196,13 +196,13 @@ class ModelContext:
         self.missing_calls = frozenset(name for name, available in device.chip.calls.items() if not available)
         self.closed = False
         self.restricted = self.info_only
-        """Whether some call may be refused: the context is closed, only tells about its model, or has custom operators."""
+        """Whether some call may be rejected: the context is closed, only reports about its model, or has custom operators."""
         self.runs = 0
         self.last_control: RunControl | None = None
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
         self._frames_lock = threading.Lock()
-        self.outputs_of_frame = False  # what ran last, or shall run last, did not block
+        self.outputs_of_frame = False  # what ran last, or must run last, did not block
         self.custom: CustomOperators | None = None
         self._needed_operators = model.custom_operators
         self.loaded: LoadedModel | None = None
@@ -262,7 +262,7 @@ class ModelContext:
         return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
 
     def _has_own_time(self) -> bool:
-        """Whether a run takes another time than the program by itself."""
+        """Whether a run takes another time than the program on its own."""
         return self._shares_batch or self._share is not None
 
     @property
@@ -270,7 +270,7 @@ class ModelContext:
         return not self.mask and self.batch_cores > 1 and self.batch > 1
 
     def set_cores(self, *, mask: int | None = None, batch_cores: int | None = None) -> None:
-        """Say which cores a run uses, or how many share its batch. Does not wait for a run in progress."""
+        """State which cores a run uses, or how many share its batch. Does not wait for a run in progress."""
         self.mask = self.mask if mask is None else mask
         self.batch_cores = self.batch_cores if batch_cores is None else batch_cores
         self._version = object()
@@ -293,7 +293,7 @@ class ModelContext:
         return twin
 
     def require_runnable_kind(self) -> None:
-        """Refuse what a context that only tells about its model cannot do."""
+        """Reject what a context that only reports about its model cannot do."""
         if self.closed:
             raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
         if self.info_only:
@@ -333,7 +333,7 @@ class ModelContext:
             )
         with self.lock:
             self.require_runnable_kind()
-            loaded = self.device.load(self.model, weights=memory.buffer)  # if that is refused, nothing has changed
+            loaded = self.device.load(self.model, weights=memory.buffer)  # if that is rejected, nothing has changed
             internal = self.npu.internal_memory if self.npu is not None else None
             self._drop_engine()
             self.loaded = loaded
@@ -353,7 +353,7 @@ class ModelContext:
             raise Refusal(
                 Code.RKNN_ERR_PARAM_INVALID,
                 f"'{self.model.name}' takes {self.internal_size} bytes of internal memory, the memory has {memory.size}",
-                "RKNN_QUERY_MEM_SIZE tells total_internal_size",
+                "RKNN_QUERY_MEM_SIZE returns total_internal_size",
             )
         with self.lock:
             self.require_runnable_kind()
@@ -658,7 +658,7 @@ class ModelContext:
         self._require_bound()
 
     def require_memory(self, npu: Context) -> None:
-        """Refuse to use memory that the caller has destroyed."""
+        """Reject to use memory that the caller has destroyed."""
         self._require_internal(npu)
         self._require_bound()
 
@@ -702,7 +702,7 @@ class ModelContext:
 
 
 def _direct(port: InputPort | OutputPort) -> Buffer | None:
-    """The memory that the engine itself shall use; what was destroyed is refused by the next run."""
+    """The memory that the engine itself must use; what was destroyed is rejected by the next run."""
     binding = port.binding
     if binding is None or binding.conversion is not None or binding.memory.buffer.closed:
         return None

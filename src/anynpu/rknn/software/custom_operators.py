@@ -14,7 +14,7 @@ each layer, with the C structs that callbacks see. A layer is found by its numbe
 plugin may ask any library in it for an attribute, not only the one that calls it.
 
 Concurrency: callbacks are called with the lock of the context held, by one thread at a time, without Python's lock. What they may do with
-their own context is to read attributes and to destroy it; other calls are refused, since they would wait for the run that they are part
+their own context is to read attributes and to destroy it; other calls are rejected, since they would wait for the run that they are part
 of. ``destroy`` callbacks come after the callback that ended the context has returned. Attributes never change after a layer was made,
 so any thread may read them without a lock.
 """
@@ -354,7 +354,7 @@ class CustomOperators:
         return self._opencl
 
     def _introduce(self, operator: Operator) -> None:
-        """Make the engine call *operator*, and initialise its layers as far as they are known."""
+        """Make the engine call *operator*, and initialize its layers where they are known."""
         npu = self._npu
         if npu is None:
             return
@@ -388,7 +388,7 @@ class CustomOperators:
                     operator.kernels.opencl.finish()
 
     def _layer(self, operator: Operator, call: CustomCall) -> OperatorLayer:
-        """The layer of *call*; a new one is initialised."""
+        """The layer of *call*; a new one is initialized."""
         key = (call.name, *(entry.spec.name for entry in call.outputs))
         layer = operator.layers.get(key)
         if layer is None:
@@ -527,7 +527,7 @@ def _attr(index: int, tensor: CustomTensor) -> TensorAttr:
 
 
 def _place(mem: Any, tensor: CustomTensor) -> None:
-    """Say where a tensor is. Address, physical address and descriptor all count from the same byte, to which ``offset`` is added."""
+    """State where a tensor is. Address, physical address and descriptor all count from the same byte, to which ``offset`` is added."""
     buffer = tensor.buffer
     offset = buffer.offset + tensor.offset
     mem.fd = buffer.fd

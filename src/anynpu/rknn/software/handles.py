@@ -1,7 +1,7 @@
 """Handles: numbers that stand for objects across the C interface.
 
 A handle is below 2**32 (a client of the small runtime keeps it in four bytes), never zero, and not given again before four thousand
-million others were. A number that was never given, or whose object is gone, is refused and not looked up in memory.
+million others were. A number that was never given, or whose object is gone, is rejected and not looked up in memory.
 
 Concurrency: adding and removing hold the table's lock; looking up is one read of a dictionary and holds none.
 """
@@ -42,7 +42,7 @@ _CODES: tuple[tuple[type[AnynpuError], Code], ...] = (
 
 
 def code_of(error: AnynpuError) -> Code:
-    """The code that says best what *error* says."""
+    """The code that states best what *error* states."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.RKNN_ERR_FAIL)
 
 
@@ -117,5 +117,5 @@ def _unknown(handle: int, entry: object) -> Refusal[Code]:
     return Refusal(
         Code.RKNN_ERR_CTX_INVALID,
         f"context {handle:#x} is of another kind",
-        "contexts of models and of matrix products have calls of their own",
+        "contexts of models and of matmuls have calls of their own",
     )

@@ -2,7 +2,7 @@
 
 :class:`SoftwareLibrary` has one method for each function of the interface, with its name and its parameters: pointers of
 ``anynpu._rknn.ffi`` and numbers. A method never raises: it returns a code (or a null pointer) as the C function does, and
-:meth:`SoftwareLibrary.last_error` tells the calling thread why.
+:meth:`SoftwareLibrary.last_error` reports the calling thread why.
 
 Who owns what: the library owns one device for each chip it has met, the table of handles and the table of memory. Locks: the device table
 has one; everything else protects itself (see there).
@@ -110,7 +110,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
 
     @property
     def description(self) -> str:
-        """What a user is told that he runs on."""
+        """Description of the device for users."""
         if self.chip is None:
             return "software NPU, the chip of each model"
         if self._on_rocket:
@@ -122,7 +122,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         return getattr(self._engine, "name", "") == "rocket"
 
     def words(self, chip: Chip, *details: str) -> str:
-        """What the user of a session is told that it runs on."""
+        """Description of the device for users of a session."""
         return self.description if self._on_rocket else super().words(chip, *details)
 
     def last_error(self) -> CallFailure | None:
@@ -203,7 +203,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         return self.handles.get(handle, ModelContext)
 
     def _supported(self, name: str, context: ModelContext) -> None:
-        """For a library that follows its models: refuse what the chip of this one lacks."""
+        """For a library that follows its models: reject what the chip of this one lacks."""
         chip = context.device.chip
         if not chip.calls.get(name, True):
             raise Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{name} is not available on {chip.name}")
@@ -259,7 +259,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         return answer(self._context(context), cmd, info, size)
 
     def rknn_set_core_mask(self, context: int, core_mask: int) -> int:
-        """Say which cores to run on."""
+        """State which cores to run on."""
         entry = self._context(context)
         self._supported("rknn_set_core_mask", entry)
         entry.require_runnable_kind()
@@ -270,7 +270,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         return 0
 
     def rknn_set_batch_core_num(self, context: int, core_num: int) -> int:
-        """Say how many cores share the batches of one run."""
+        """State how many cores share the batches of one run."""
         entry = self._context(context)
         self._supported("rknn_set_batch_core_num", entry)
         entry.require_runnable_kind()
@@ -488,7 +488,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
             if not in_callback or mem == ffi.NULL:
                 self.memories.find(mem)
         if not 0 <= mode <= 3:
-            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"there is no way {mode} to synchronise")
+            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"there is no way {mode} to synchronize")
         return 0
 
     def rknn_set_weight_mem(self, context: int, mem: Any) -> int:

@@ -4,11 +4,11 @@ A product reads A and B and writes C where the caller bound them, again each tim
 seen. Nothing is kept of either.
 
 ``rknn_matmul_info`` had 24 bytes in SDK 1.6.0 and has 64 since 2.0. Its first 24 bytes mean the same in both (the old fields of 32 bits are
-the new layout fields of 16 followed by a quantisation type of 0). Later bytes are read in one case only: for the group size, if the
-quantisation of B is one by groups, which no program of 1.6.0 can ask for.
+the new layout fields of 16 followed by a quantization type of 0). Later bytes are read in one case only: for the group size, if the
+quantization of B is one by groups, which no program of 1.6.0 can ask for.
 
 Who owns what: a context owns the description of its product and the working memory of the kernels; the memory of A, B and C belongs to
-whoever made it. The scheduler of the device lets one run of a context go at a time, on the virtual cores that models use as well. Settings
+its creator. The scheduler of the device lets one run of a context go at a time, on the virtual cores that models use as well. Settings
 are replaced as a whole under the context's lock, and a run takes those that it finds when it starts.
 
 On a device in real time a product takes as long as the chip is predicted to; ``RKNN_QUERY_PERF_RUN`` gives that time after a run.
@@ -61,7 +61,7 @@ from ..constants import (
 from .handles import Handles
 from .memory import MemoryTable, TensorMemory, new_outside
 
-# Where the elements of A, B and C of a matrix product lie in memory, by chip, type and layout. Pure functions and data.
+# Where the elements of A, B and C of a matmul lie in memory, by chip, type and layout. Pure functions and data.
 #
 # =============== =============================================== ==========================
 # layout          A, C                                            B
@@ -74,7 +74,7 @@ from .memory import MemoryTable, TensorMemory, new_outside
 # The blocks K2 and N2 are those of :class:`anynpu.chips.MatMulRules`. Where A and B have different types, B's blocks are those of B in the
 # product of one type that gives C: of float16 where C is a float, of int8 where it is int32; K and N obey the limits of A's type. Results
 # that the rules do not name (int8, float16, bfloat16) have blocks of 16 bytes in the native layout, as int16 and int32 have. A native B of
-# more than ``segment_k`` rows is cut into segments of so many rows, each laid out by itself, one after the other.
+# more than ``segment_k`` rows is cut into segments of so many rows, each laid out on its own, one after the other.
 #
 # Elements of four bits are two per byte, the first in the low half.
 
@@ -102,7 +102,7 @@ _TENSOR_TYPES = {
 
 @dataclass(frozen=True)
 class MatrixAttributes:
-    """What ``rknn_matmul_tensor_attr`` says of one matrix.
+    """What ``rknn_matmul_tensor_attr`` states of one matrix.
 
     :ivar name: "A", "B" or "C"
     :ivar dims: in the order of memory
@@ -123,7 +123,7 @@ class MatrixAttributes:
 
 
 def types_of(chip: Chip, kind: int) -> tuple[DType, DType, DType]:
-    """The types of A, B and C of a ``rknn_matmul_type``; refused where the chip does not multiply them."""
+    """The types of A, B and C of a ``rknn_matmul_type``; rejected where the chip does not multiply them."""
     if not chip.matmul:
         raise Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{chip.name} has no matmul calls", "use a chip of the RK35 family")
     if kind not in TYPES:
@@ -295,7 +295,7 @@ def _check_extents(chip: Chip, types: tuple[DType, DType, DType], limits: MatMul
     if k > limits.k_max:
         raise _invalid(f"K = {k} is too long for {what}", f"K is at most {limits.k_max}: add the products of parts")
     if max(m * k, k * n, m * n) * 4 >= 1 << 32:
-        raise _invalid(f"a matrix of {m} x {k} x {n} has more bytes than a size of 32 bits can say", "multiply in parts")
+        raise _invalid(f"a matrix of {m} x {k} x {n} has more bytes than a 32-bit size can hold", "multiply in parts")
 
 
 def _described(types: tuple[DType, DType, DType]) -> str:
@@ -303,21 +303,21 @@ def _described(types: tuple[DType, DType, DType]) -> str:
     return f"{a} x {b} -> {c}"
 
 
-# The quantisation of matrix products: which schemes a product can have, its parameters, and the arithmetic from sums to C.
+# The quantization of matmuls: which schemes a product can have, its parameters, and the arithmetic from sums to C.
 #
 # With ``za``, ``zb`` zero points and ``sa``, ``sb``, ``sc`` scales of A, B and C (all 0 and 1 unless set)::
 #
 #     acc   = sum over k of (a - za) * (b - zb)                  exact integers, or float32 in the order of k where A is float16
-#     int32 = acc;  with scales of B by channel  round(acc * sb[n] / s),  s = max(sb)
+#     int32 = acc;  with scales of B per channel  round(acc * sb[n] / s),  s = max(sb)
 #     int16 = acc, saturated
 #     int8  = clamp(round(float32(acc) * float32(sa * sb / sc)) + zc)
 #     float = acc * float32(sa * sb), in float32; then rounded to float16 or bfloat16 where C has that type
 #
-# Rounding is half to even. ``sa * sb`` and ``sa * sb / sc`` are computed in float64 and rounded once. Where B is quantised by
+# Rounding is half to even. ``sa * sb`` and ``sa * sb / sc`` are computed in float64 and rounded once. Where B is quantized by
 # groups of rows, *float* is the sum over the groups, in their order, of each group's acc times its own scale, in float32. ``s`` is
 # what ``rknn_matmul_get_quant_params`` gives: an int32 C stands for ``C * sa * s``.
 #
-# The vendor documents the meaning of the parameters and that int32 is normalised to one scale; which one, the roundings and what
+# The vendor documents the meaning of the parameters and that int32 is normalized to one scale; which one, the roundings and what
 # happens at the limits of a type are choices made here.
 
 
@@ -331,7 +331,7 @@ _GROUP_MULTIPLE = 32
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """Scales and zero points of one matrix: one each, or for B one by channel, or by group and channel ([K / group, N])."""
+    """Scales and zero points of one matrix: one each, or for B one per channel, or by group and channel ([K / group, N])."""
 
     scale: npt.NDArray[np.float32]
     zero_point: npt.NDArray[np.int32]
@@ -345,7 +345,7 @@ _NEUTRAL = Parameters(np.ones(1, np.float32), np.zeros(1, np.int32))
 
 
 def check_scheme(types: Types, b_scheme: int, ac_scheme: int) -> None:
-    """Refuse a scheme that products of these types do not have."""
+    """Reject a scheme that products of these types do not have."""
     a_type, b_type, c_type = types
     known = tuple(rknn_matmul_quant_type)
     if b_scheme not in known or ac_scheme not in _PER_LAYER:
@@ -373,7 +373,7 @@ class Quantization:
 
     :param b_scheme: ``rknn_matmul_quant_type`` of B
     :param ac_scheme: of A and C
-    :param group_size: rows of a group, where B is quantised by groups
+    :param group_size: rows of a group, where B is quantized by groups
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class Quantization:
         return self.b_scheme in _PER_CHANNEL
 
     def check_extents(self, k: int) -> None:
-        """Refuse a number of rows that does not make whole groups."""
+        """Reject a number of rows that does not make whole groups."""
         if self.by_group and (self.group_size < 1 or self.group_size % _GROUP_MULTIPLE or k % self.group_size):
             raise _invalid(
                 f"a group_size of {self.group_size} does not fit K = {k}",
@@ -415,7 +415,7 @@ class Quantization:
         return self._parameters.get(name) or _NEUTRAL
 
     def check_lengths(self, name: str, scales: int, zero_points: int, extents: list[tuple[int, int]]) -> None:
-        """Refuse a number of parameters that a matrix does not have; to be asked before they are read."""
+        """Reject a number of parameters that a matrix does not have; to be asked before they are read."""
         lengths = self._lengths(name, extents)
         if scales not in lengths or zero_points not in (0, scales):
             scheme = self.b_scheme if name == "B" else self.ac_scheme
@@ -425,11 +425,11 @@ class Quantization:
             )
 
     def with_parameters(self, name: str, given: Parameters) -> Quantization:
-        """The same with the parameters of one matrix replaced; refused where their values do not fit."""
+        """The same with the parameters of one matrix replaced; rejected where their values do not fit."""
         dtype = self.types["ABC".index(name)]
         scheme = self.b_scheme if name == "B" else self.ac_scheme
         if dtype.is_float:
-            raise _invalid(f"{name} is {dtype.value}, which is not quantised", "set parameters of integer matrices only")
+            raise _invalid(f"{name} is {dtype.value}, which is not quantized", "set parameters of integer matrices only")
         if not np.all(np.isfinite(given.scale) & (given.scale > 0)):
             raise _invalid(f"a scale of {name} is not a positive number", "scales are finite and above 0")
         low, high = (-8, 7) if dtype is DType.INT4 else (-128, 127) if dtype is DType.INT8 else (-32768, 32767)
@@ -443,10 +443,10 @@ class Quantization:
         return Quantization(self.types, self.b_scheme, self.ac_scheme, self.group_size, {**self._parameters, name: given})
 
     def normalised_scale(self) -> float:
-        """The scale of B to which an int32 C is normalised; refused where there is none."""
+        """The scale of B to which an int32 C is normalized; rejected where there is none."""
         if self.types[2] is not DType.INT32 or not self.by_channel:
             raise _invalid(
-                "only an int32 C with scales of B by channel is normalised",
+                "only an int32 C with scales of B per channel is normalized",
                 "create the product with RKNN_QUANT_TYPE_PER_CHANNEL_SYM",
             )
         return float(self.of("B").scale.max())
@@ -534,7 +534,7 @@ class Quantization:
         if name != "B":
             return {1}
         if len(set(extents)) > 1 and (self.by_channel or self.by_group):
-            raise _invalid("B has parameters by channel and shapes of different K and N", "give all shapes the same K and N")
+            raise _invalid("B has parameters per channel and shapes of different K and N", "give all shapes the same K and N")
         k, n = extents[0]
         if self.by_group:
             return {k // self.group_size * n}
@@ -632,7 +632,7 @@ class MatmulState:
     def bind(self, name: str, size: int, memory: TensorMemory) -> None:
         """Use *memory* for one matrix.
 
-        :param size: what the caller's attributes say
+        :param size: what the caller's attributes state
         """
         sizes = sorted({_named(layout, name).size for layout in self._layouts})
         if size not in sizes:
@@ -664,7 +664,7 @@ class MatmulState:
         with self._lock:
             self._quantization.check_lengths(name, count, zeros, [(layout.k, layout.n) for layout in self._layouts])
             if params.scale == ffi.NULL or (zeros and params.zp == ffi.NULL):
-                raise _invalid(f"the parameters of {name} are a null pointer", "point to as many as the lengths say")
+                raise _invalid(f"the parameters of {name} are a null pointer", "point to as many as the lengths state")
             scale = np.frombuffer(ffi.buffer(params.scale, 4 * count), np.float32).copy()
             zero_point = np.frombuffer(ffi.buffer(params.zp, 4 * zeros), np.int32).copy() if zeros else np.zeros(count, np.int32)
             self._quantization = self._quantization.with_parameters(name, Parameters(scale, zero_point))
@@ -672,7 +672,7 @@ class MatmulState:
     def give_parameters(self, params: Any) -> float:
         """Let *params* point to the parameters of B, which live until this is called again or the context ends.
 
-        :return: the scale to which C is normalised
+        :return: the scale to which C is normalized
         """
         scale = self._quantization.normalised_scale()
         if params != ffi.NULL:
@@ -736,7 +736,7 @@ class MatmulState:
         if ready is None or ready.bound is not bound or ready.layout is not layout or ready.quantization is not quantization:
             return False
         try:
-            held = [memory.buffer.view() for memory in bound.values()]  # from here on nobody takes the memory away
+            held = [memory.buffer.view() for memory in bound.values()]  # from here on the memory cannot be taken away
         except DeviceClosed:
             return False
         if ready.closings is not Buffer.closings or ready.cores != cores:
@@ -747,7 +747,7 @@ class MatmulState:
         return True
 
     def close(self) -> None:
-        """End the context when its run has ended; runs that wait are refused."""
+        """End the context when its run has ended; runs that wait are rejected."""
         with self._lock:
             self._closed = True
             self._bound = {}
@@ -795,7 +795,7 @@ class MatmulCalls(abc.ABC):
         """The device that stands for *chip*."""
 
     def rknn_matmul_create(self, ctx: Any, info: Any, io_attr: Any) -> int:
-        """Make a context for one product and say how its matrices lie."""
+        """Make a context for one product and state how its matrices lie."""
         _check_pointers(ctx=ctx, info=info, io_attr=io_attr)
         return self._create(ctx, info, [(info.M, info.K, info.N)], io_attr, dynamic=False)
 
@@ -831,7 +831,7 @@ class MatmulCalls(abc.ABC):
         return 0
 
     def rknn_matmul_get_quant_params(self, ctx: int, params: Any, scale: Any) -> int:
-        """Give the scale to which an int32 C is normalised, and let *params* point to those of B."""
+        """Give the scale to which an int32 C is normalized, and let *params* point to those of B."""
         state = self.handles.get(ctx, MatmulState)
         _check_pointers(scale=scale)
         scale[0] = state.give_parameters(params)

@@ -1,7 +1,7 @@
 """``rknn_tensor_mem``: memory that the caller holds by a pointer to a struct.
 
 The struct belongs to the library; the caller may read and write its fields. What a call needs is kept beside it and found by the
-struct's address, so that a pointer which was never given, or whose memory was destroyed, is refused and never read.
+struct's address, so that a pointer which was never given, or whose memory was destroyed, is rejected and never read.
 
 Concurrency: the table is a dictionary whose single operations are atomic; an entry never changes after it was made. A run that uses an
 entry keeps a reference to its buffer, so destroying memory in use takes nothing away from the run.
@@ -26,12 +26,12 @@ from ..constants import Code, rknn_tensor_mem_flags
 # Memory that programs in C get from the library: never among Python's own objects.
 #
 # What a program writes behind the end of an output or of a struct would otherwise change an object of Python next to it, and end
-# the process in a message about Python. Here it meets room that nobody uses, and then memory of the C library, as with the vendor's
+# the process in a message about Python. Here it meets unused space, and then memory of the C library, as with the vendor's
 # library.
 
 
 ROOM_BEHIND = 1024
-"""Bytes behind each piece that nobody uses."""
+"""Unused bytes after each piece."""
 
 _allocate = ctypes.pythonapi.PyMem_RawCalloc
 _allocate.argtypes, _allocate.restype = (ctypes.c_size_t, ctypes.c_size_t), ctypes.c_void_p
@@ -143,7 +143,7 @@ class MemoryTable:
     ) -> Any:
         """Make the struct for *buffer* and return the pointer that the caller gets.
 
-        :param virtual: what ``virt_addr`` says, without the offset
+        :param virtual: what ``virt_addr`` states, without the offset
         """
         struct = new_outside("rknn_tensor_mem *")
         struct.virt_addr = ffi.cast("void *", virtual)
@@ -156,7 +156,7 @@ class MemoryTable:
         return struct
 
     def find(self, pointer: Any) -> TensorMemory:
-        """The memory behind a pointer of the caller; refused if it is a part of memory that was destroyed."""
+        """The memory behind a pointer of the caller; rejected if it is a part of memory that was destroyed."""
         entry = self._entries.get(pointer)
         if entry is None or entry.buffer.closed:
             raise _unknown(pointer)

@@ -23,7 +23,7 @@ from ..info import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_a
 from .memory import TensorMemory
 
 _CODES_ALWAYS = frozenset({DType.INT8, DType.INT16})
-"""Data of these types for a tensor of the same quantised type are codes. uint8 never is: it is what pictures are made of."""
+"""Data of these types for a tensor of the same quantized type are codes. uint8 never is: it is what images are made of."""
 
 _INPUT_FORMATS = {
     rknn_tensor_format.RKNN_TENSOR_NCHW: Layout.NCHW,
@@ -91,7 +91,7 @@ class _Port:
         return Layout.PLAIN if self.spec.layout is Layout.PLAIN else Layout.NCHW
 
     def _memory(self, attr: Any, memory: TensorMemory, *, is_input: bool) -> TensorSpec:
-        """What the caller says that he binds; refused if it does not fit the memory."""
+        """What the caller states that he binds; rejected if it does not fit the memory."""
         try:
             fmt, kind = rknn_tensor_format(attr.fmt), rknn_tensor_type(attr.type)
         except ValueError:

@@ -66,7 +66,7 @@ def find_shape_set(model: Model, n_inputs: int, attrs: Any) -> int:
 # ``RKNN_QUERY_PERF_RUN`` and ``RKNN_QUERY_PERF_DETAIL``: the times that the chip is predicted to take.
 #
 # The text has the columns and the spacing that the vendor's runtime has had since version 1.6, because programs take it apart. Its first
-# line says what the numbers are.
+# line states what the numbers are.
 
 
 _WIDTHS = {
@@ -222,14 +222,14 @@ def _type(dtype: DType) -> str:
     return "FLOAT16" if dtype.is_float else dtype.value.upper()
 
 
-# What the software library says that it is, and what the system of its board says.
+# What the software library states that it is, and what the system of its board states.
 
 
 API_VERSION = "2.3.2"
 """The interface that it offers, the newest whose calls it answers; ``abi.h`` is this version's."""
 
 VERSION_VARIABLE = "ANYNPU_API_VERSION"
-"""The environment variable that makes it state another version, for programs that refuse or warn by it."""
+"""The environment variable that makes it state another version, for programs that reject or warn by it."""
 
 VERSION_FORM = r"\d+\.\d+\.\d+\w*"
 """What a version looks like: 1.6.0, 2.0.0b0."""

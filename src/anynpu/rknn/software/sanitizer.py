@@ -31,7 +31,7 @@ from .ports import InputPort, indices, indices_repeat
 # The memory of RKNN programs under the sanitizer: caches, red zones, padding of rows, and who destroyed what.
 #
 # Memory that the library allocates has a cache, unless the program asks for none. ``rknn_run`` flushes what is bound to inputs and
-# invalidates what is bound to outputs, unless flags of the context say that the program does that itself. Memory that a program brings is
+# invalidates what is bound to outputs, unless flags of the context state that the program does that itself. Memory that a program brings is
 # left as it is: whether it has a cache is not known.
 
 
@@ -195,7 +195,7 @@ class Memories:
             held.invalidate()
 
     def finish(self, contexts: set[int]) -> None:
-        """What is left now is left for good; memory of a context that is left as well is told with it."""
+        """What is left now is left for good; memory of a context that is left as well receives with it."""
         for held in list(self._held.values()):
             self.check("exit", held)
             if not held.origin.owned and held.owner not in contexts:
@@ -203,7 +203,7 @@ class Memories:
 
 
 def _padding_written(held: _Held, spec: TensorSpec) -> bool:
-    """Whether data lies between the rows of a picture; one value everywhere is memory that was filled."""
+    """Whether data lies between the rows of an image; one value everywhere is memory that was filled."""
     if len(spec.shape) != 4 or spec.layout is not Layout.NHWC or spec.w_stride <= spec.shape[3]:
         return False
     count, height, stride = spec.memory_shape[:3]
@@ -244,7 +244,7 @@ _TOO_SMALL = re.compile(r"takes \d+ bytes|too small")
 _KEEPS_INPUTS = int(Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
 _KEEPS_OUTPUTS = int(Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
 _ZONE = 256
-"""Bytes behind an output of ``rknn_outputs_get`` that nobody may write."""
+"""Bytes after an output of ``rknn_outputs_get`` that must not be written."""
 
 
 class RknnObserver(Observer):
@@ -382,7 +382,7 @@ class RknnObserver(Observer):
         self._make(target[0])
 
     def after_rknn_matmul_create(self, result: int, ctx: Any, *rest: Any) -> None:
-        """A matrix product was made."""
+        """A matmul was made."""
         del result, rest
         self._make(ctx[0], "matmul context")
 
@@ -608,7 +608,7 @@ class RknnObserver(Observer):
                 self._memories.after_written(memory, keep=keep)
 
     def before_rknn_matmul_run(self, ctx: int) -> None:
-        """A product has no flags: its library flushes and invalidates by itself."""
+        """A product has no flags: its library flushes and invalidates on its own."""
         for matrix, memory in self._factors(ctx):
             if matrix == "C":
                 self._memories.check("rknn_matmul_run", memory)
@@ -729,7 +729,7 @@ class _Context(Made):
     """A context, and how it was used.
 
     :ivar given: outputs that were not released: their size, and who got them
-    :ivar robbed: memory was destroyed that its run uses, which was told
+    :ivar robbed: memory was destroyed that its run uses, which received
     :ivar bound: by the name of an input, what its memory is said to hold, and whether it is passed through
     """
 

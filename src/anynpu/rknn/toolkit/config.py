@@ -162,7 +162,7 @@ def config_of(given: Mapping[str, Any], once: Say) -> Config:
 
 
 def bgr_dataset(path: Path, inputs: Mapping[str, Shape]) -> Callable[[], Iterator[dict[str, Array | Path]]]:
-    """The samples of a dataset file with pictures as BGR, for models that are fed with BGR."""
+    """The samples of a dataset file with images as BGR, for models that are fed with BGR."""
     folder, names = path.parent, list(inputs)
 
     def samples() -> Iterator[dict[str, Array | Path]]:
@@ -221,7 +221,7 @@ class ModelSource:
     """A model to compile.
 
     :ivar proto: an ``onnx.ModelProto``
-    :ivar inputs: the shape of each input; 0 where an axis has no fixed extent
+    :ivar inputs: the shape of each input; 0 where an axis has no fixed size
     :ivar sizes: shapes that the caller gave, by name of the input
     """
 
@@ -313,7 +313,7 @@ def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> ModelS
 
 
 def from_tflite(model: str, input_is_nchw: bool = False) -> ModelSource:
-    """A TFLite file. Pictures become NCHW; with *input_is_nchw* the installed tf2onnx converts it, which leaves them as they are."""
+    """A TFLite file. Images become NCHW; with *input_is_nchw* the installed tf2onnx converts it, which leaves them as they are."""
     if not Path(model).is_file():
         raise ModelError(f"there is no TFLite model {model}", hint="check the path")
     with Path(model).open("rb") as file:

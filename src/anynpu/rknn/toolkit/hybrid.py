@@ -1,8 +1,9 @@
-"""Hybrid quantisation in two steps: what the first writes and the second reads back.
+"""Hybrid quantization in two steps: what the first writes and the second reads back.
 
-``NAME.model`` is the ONNX model, ``NAME.data`` says how it is compiled (the calibration data are read again), ``NAME.quantization.cfg`` is
-for the user: ``custom_quantize_layers`` names tensors that stay in float16, and ``quantize_parameters`` has the range of each int8 tensor,
-whose ``min`` and ``max`` may be changed. The file is YAML; what is read here is the part of YAML that such files use.
+``NAME.model`` is the ONNX model, ``NAME.data`` states how it is compiled (the calibration data are read again),
+``NAME.quantization.cfg`` is for the user: ``custom_quantize_layers`` names tensors that stay in float16, and
+``quantize_parameters`` has the range of each int8 tensor, whose ``min`` and ``max`` may be changed. The file is YAML; what is
+read here is the part of YAML that such files use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...program import Model
 from ...tensor import Affine, DType
 from .config import Config
 
-_FORMAT = "anynpu hybrid quantisation 1"
+_FORMAT = "anynpu hybrid quantization 1"
 _CLOSE = 1e-6
 _COPY = re.compile(r"(?:[-_](?:rs|sw|mm|expand|int8|float16|to_int8|to_float16)|#\d+)$")
 """What the vendor's toolkit appends to the name of a tensor that it copies into another shape or type."""
@@ -185,7 +186,7 @@ def parse_config(path: Path) -> QuantizationConfig:
 
 
 def _was_changed(name: str, entry: CfgEntry) -> bool:
-    """Whether min or max of a tensor is no longer what its scale says."""
+    """Whether min or max of a tensor is no longer what its scale states."""
     if not entry.scale:
         raise ModelError(f"quantize_parameters of '{name}' lacks numbers for scale or zero_point", hint="change numbers only")
     width = entry.scale * 255

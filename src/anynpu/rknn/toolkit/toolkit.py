@@ -1,6 +1,6 @@
 """RKNN: the vendor's class for conversion, simulation and analysis, call by call.
 
-Calls on a model return 0 or -1, and the log says why; nothing of ours is raised through them.
+Calls on a model return 0 or -1, and the log states why; nothing of ours is raised through them.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def generate(model: CompiledModel, folder: Path, inputs: Sequence[object] | None
 
 
 def _arrays(model: Model, inputs: Sequence[object] | None) -> list[Array]:
-    """The inputs as the program feeds them: pictures as N, H, W, C, bytes where they are bytes."""
+    """The inputs as the program feeds them: images as N, H, W, C, bytes where they are bytes."""
     if inputs is None:
         return [np.zeros(math.prod(spec.shape), _kind(model, spec.name)) for spec in model.inputs]
     infos = [InputInfo(spec.name, spec.shape, np.dtype(_kind(model, spec.name))) for spec in model.inputs]
@@ -431,7 +431,7 @@ def _answering(failure: Any) -> Callable[[Callable[..., _Result]], Callable[...,
 
 
 class RKNN(CoreMasks):
-    """Compiles models for Rockchip's chips, runs them on the software NPU, and tells how well they do.
+    """Compiles models for Rockchip's chips, runs them on the software NPU, and reports how well they do.
 
     :param verbose: also log what is only worth knowing
     :param verbose_file: a file that gets the log, too
@@ -508,7 +508,7 @@ class RKNN(CoreMasks):
         compiler_control_file: str | None = None,
         **kwargs: Any,
     ) -> int:
-        """How models are compiled; the page on migration says what each keyword does, and one without effect says so once."""
+        """How models are compiled; the page on migration states what each keyword does, and one without effect reports it once."""
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         config = config_of({**given, **kwargs}, self.rknn_log.once)
         if self._source is not None:
@@ -536,15 +536,15 @@ class RKNN(CoreMasks):
     def load_tensorflow(
         self, tf_pb: str, inputs: Any = None, input_size_list: Any = None, outputs: Any = None, input_is_nchw: bool = False
     ) -> int:
-        """Refused with a sentence."""
+        """Rejected with a message."""
         return self._refuse("load_tensorflow")
 
     def load_caffe(self, model: str, blobs: str | None = None, input_name: Any = None) -> int:
-        """Refused with a sentence."""
+        """Rejected with a message."""
         return self._refuse("load_caffe")
 
     def load_darknet(self, model: str, weight: str | None = None) -> int:
-        """Refused with a sentence."""
+        """Rejected with a message."""
         return self._refuse("load_darknet")
 
     @_answering(-1)
@@ -567,7 +567,7 @@ class RKNN(CoreMasks):
         rknn_batch_size: int | None = None,
         auto_hybrid: bool = False,
     ) -> int:
-        """Compile the model: int8 with a dataset file, float16 without quantisation."""
+        """Compile the model: int8 with a dataset file, float16 without quantization."""
         options: dict[str, Any] = {"batch": rknn_batch_size}
         if do_quantization:
             options.update(self._calibration(dataset), accuracy="best" if auto_hybrid else "default")
@@ -587,7 +587,7 @@ class RKNN(CoreMasks):
         return 0
 
     def export_encrypted_rknn_model(self, input_model: str, output_model: str | None = None, crypt_level: int = 1) -> int:
-        """Refused with a sentence."""
+        """Rejected with a message."""
         return self._refuse("export_encrypted_rknn_model")
 
     @_answering(-1)
@@ -600,7 +600,7 @@ class RKNN(CoreMasks):
     def optimize_onnx(
         self, model: str, optimized_path: str | None = None, passes_enable: Any = None, inputs_for_dump: Any = None
     ) -> int:
-        """Rewrite an ONNX model so that quantisation keeps more of it; see ``anynpu optimize``.
+        """Rewrite an ONNX model so that quantization keeps more of it; see ``anynpu optimize``.
 
         :param inputs_for_dump: a dataset: the file with the list of samples
         """
@@ -613,7 +613,7 @@ class RKNN(CoreMasks):
         write_output(target, result.model.SerializeToString(), inputs=[path])
         return 0
 
-    # hybrid quantisation
+    # hybrid quantization
 
     @_answering(-1)
     def hybrid_quantization_step1(
@@ -656,7 +656,7 @@ class RKNN(CoreMasks):
 
     @_answering(-1)
     def hybrid_quantization_step2(self, model_input: str, data_input: str, model_quantization_cfg: str) -> int:
-        """Compile what step 1 wrote, as the ``.quantization.cfg`` says."""
+        """Compile what step 1 wrote, as the ``.quantization.cfg`` states."""
         prepared = hybrid.read_prepared(Path(data_input))
         wanted = hybrid.parse_config(Path(model_quantization_cfg))
         source = from_onnx(model_input, custom=tuple(self._operators))
@@ -814,7 +814,7 @@ class RKNN(CoreMasks):
     def _calibration(self, dataset: str | None) -> dict[str, Any]:
         source, config = self._loaded()
         if dataset is None:
-            raise CompileError("quantisation needs a dataset", hint="build(dataset='dataset.txt'), or do_quantization=False")
+            raise CompileError("quantization needs a dataset", hint="build(dataset='dataset.txt'), or do_quantization=False")
         path = Path(dataset)
         if not path.is_file():
             raise CompileError(f"there is no dataset {dataset}", hint="it is a text file with one sample on each line")
@@ -834,7 +834,7 @@ class RKNN(CoreMasks):
         return compile_model(source.proto, config.target, **chosen)
 
     def _warm_up(self, runtime: Runtime) -> None:
-        """One inference on zeros, so that there is a time to tell."""
+        """One inference on zeros, so that there is a time to report."""
         arrays = [np.zeros(info.shape, np.float32) for info in runtime.npu.inputs]
         runtime.infer(arrays)
 

@@ -1,4 +1,4 @@
-"""Many boards that serve as one: a Ray Serve application with a replica on each board, and a front that speaks the whole protocol.
+"""Many boards that serve as one: a Ray Serve application with a replica on each board, and a gateway that speaks the whole protocol.
 
 >>> from anynpu.serve.cluster import ClusterServer, PoolPlan, VirtualBoards                  # doctest: +SKIP
 >>> with VirtualBoards(3) as boards, ClusterServer([PoolPlan(("yolo.rknn",))], address=boards.address):   # doctest: +SKIP
@@ -31,5 +31,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for variable, value in {"RAY_USAGE_STATS_ENABLED": "0", **TRANSPORT}.items():
         os.environ.setdefault(variable, value)
-    _optional.ray()  # says which extra is missing, before anything else does
+    _optional.ray()  # states which extra is missing, before anything else does
     return getattr(import_module(_WITH_RAY[name], __name__), name)

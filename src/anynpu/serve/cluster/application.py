@@ -8,7 +8,7 @@
         import_path: anynpu.serve.cluster.application:build
         args: {models: [/srv/models], boards: 3}
 
-and ``anynpu cluster --attach`` is the front of what it deployed.
+and ``anynpu cluster --attach`` is the gateway of what it deployed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BoardReplica:
         await self._board.start()
 
     async def infer(self, request: InferRequest, avoid: str = "") -> InferAnswer | BoardRefusal:
-        """Run a request, or say why not."""
+        """Run a request, or state why not."""
         return await self._board.infer(request)
 
     async def report(self, orders: Orders) -> BoardReport:

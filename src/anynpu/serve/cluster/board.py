@@ -26,7 +26,7 @@ class Board:
     """The models of one board.
 
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders, on the board
-    :param identity: tells it from all others
+    :param identity: reports it from all others
     :param repository: the models themselves; those of this machine if it is None
     """
 
@@ -43,7 +43,7 @@ class Board:
         await self._repository.load_all()
 
     async def infer(self, request: InferRequest) -> InferAnswer | BoardRefusal:
-        """Run a request, or say why not."""
+        """Run a request, or state why not."""
         try:
             model = self._repository.get(request.model, request.version)
             model.hold()

@@ -4,8 +4,8 @@ Nothing here knows of Ray: the engine decides, and a :class:`Platform` does it.
 
 All methods block, and are called in threads of their own; the lock makes them follow each other.
 
-Ending: :meth:`Engine.stop` deletes the applications that :meth:`Engine.start` made, and the platform's serving if it was not there before.
-The platform lets each replica finish what it has accepted.
+Shutdown: :meth:`Engine.stop` deletes the applications that :meth:`Engine.start` made, and the platform's serving if it was not
+there before. The platform lets each replica finish what it has accepted.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ class Platform(Protocol):
         """The boards of a pool, whose calls find the application once it is there."""
 
     def attach(self, plan: PoolPlan) -> None:
-        """Find an application that somebody else has deployed."""
+        """Find an application that another owner has deployed."""
 
 
 class Engine:
     """Keeps what runs on the boards as it was planned.
 
-    :param attach: use applications that somebody else has deployed, and leave them as they are
-    :param clock: tells the time, in seconds; and *sleep* lets it pass
-    :param wall: seconds since 1970, which all fronts share
+    :param attach: use applications that another owner has deployed, and leave them as they are
+    :param clock: reports the time, in seconds; and *sleep* lets it pass
+    :param wall: seconds since 1970, which all gateways share
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Engine:
             self._wait()
 
     def fit(self) -> None:
-        """Make room for boards that have joined, in pools that take all. A board that has left keeps its place: it may come back."""
+        """Make space for boards that have joined, in pools that take all. A board that has left keeps its place: it may come back."""
         with self._lock:
             if not self._deployed:
                 return
@@ -162,7 +162,7 @@ class Engine:
                     "what runs on the boards was not started here, and cannot be replaced from here",
                     hint="update it where it was deployed: serve deploy cluster.yaml",
                 )
-            self._generation = max(self._generation + 1, int(self._wall()))  # no front before this one has used it
+            self._generation = max(self._generation + 1, int(self._wall()))  # no gateway before this one has used it
             self._deploy()
             self._wait(complete=True)
 

@@ -1,6 +1,6 @@
-"""The models of a front together with the engine that keeps its boards: started with it, fitted while it serves, ended with it.
+"""The models of a gateway together with the engine that keeps its boards: started with it, fitted while it serves, ended with it.
 
-Belongs to the event loop of the front. The engine blocks, so its methods run in other threads.
+Belongs to the event loop of the gateway. The engine blocks, so its methods run in other threads.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .routing import BoardPool, no_board, route
 
 # The models of a cluster, as the protocols see them: each runs on all boards of the pools that have it.
 #
-# What the boards have and have done is asked for every second, and whenever somebody wants figures. Requests are counted here, runs on
+# What the boards have and have done is asked for every second, and whenever metrics are read. Requests are counted here, runs on
 # the boards; of a board that is gone the last known counts stay in the sums.
 #
-# Belongs to the event loop of the front: no lock but one, so that questions to the boards follow each other.
+# Belongs to the event loop of the gateway: no lock but one, so that questions to the boards follow each other.
 
 
 _LOOK_EVERY = 1.0
 _FRESH = 0.05
-"""Seconds for which figures are fresh enough."""
+"""Seconds for which numbers are fresh enough."""
 
 _REPORT_TIMEOUT = 5.0
 _LOAD_TIMEOUT = 300.0
@@ -141,7 +141,7 @@ class RemoteModel:
     def announce(self) -> Announcement:
         """Take note of a request; raise if there is no board, or if none would take it up soon.
 
-        Every board decides for itself as well, but what is refused here is refused before its body is read and travels.
+        Every board decides for itself as well, but what is rejected here is rejected before its body is read and travels.
         """
         if not any(pool.reports for pool in self.pools):
             raise no_board(self.name)
@@ -176,7 +176,7 @@ class ClusterModels:
     """All models of a cluster.
 
     :param pools: groups of boards; two of them may have the same model
-    :param wall: nanoseconds since 1970, which all fronts share
+    :param wall: nanoseconds since 1970, which all gateways share
     """
 
     def __init__(self, pools: Sequence[BoardPool], options: ServeOptions, wall: Callable[[], int] = time.time_ns) -> None:
@@ -265,7 +265,7 @@ class ClusterModels:
 
     async def _order(self, name: str, load: bool, path: str | None) -> None:
         before = self._orders.get(name)
-        self._numbers = max(self._numbers + 1, self._wall())  # later than those of any front before
+        self._numbers = max(self._numbers + 1, self._wall())  # later than those of any gateway before
         self._orders[name] = Order(self._numbers, load, path)
         pools = [pool for pool in self._pools if path is not None or self._knows(pool, name)]
         if not pools:
@@ -305,7 +305,7 @@ class ClusterModels:
         try:
             reports = await pool.boards.tell("report", orders, timeout=_REPORT_TIMEOUT)
         except DeviceTimeout:
-            return  # one of them hangs; the engine will say that it is gone
+            return  # one of them hangs; the engine will state that it is gone
         now = {report.board: report for report in reports}
         for board, report in now.items():
             if board not in pool.reports:
@@ -348,7 +348,7 @@ def _reports(pools: Iterable[BoardPool]) -> Iterable[BoardReport]:
 log = logging.getLogger("anynpu.serve")
 
 FIT_EVERY = 5.0
-"""Seconds after which the front looks again whether boards have joined."""
+"""Seconds after which the gateway looks again whether boards have joined."""
 
 Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -388,7 +388,7 @@ class Front(ClusterModels):
         await self._blocking(self._engine.stop)
 
     def replace(self) -> None:
-        """Replace what runs on the boards, board by board; the log says how it went. Blocks."""
+        """Replace what runs on the boards, board by board; the log states how it went. Blocks."""
         log.info("replacing what runs on the boards")
         try:
             self._engine.update()
@@ -402,5 +402,5 @@ class Front(ClusterModels):
             await asyncio.sleep(FIT_EVERY)
             try:
                 await self._blocking(self._engine.fit)
-            except AnynpuError as error:  # the front goes on with the boards that it knows
+            except AnynpuError as error:  # the gateway goes on with the boards that it knows
                 log.warning("the number of boards cannot be changed: %s", error)

@@ -1,4 +1,4 @@
-"""What the front of a cluster and its boards say to each other."""
+"""Messages between the gateway of a cluster and its boards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PoolPlan:
 
     @property
     def resource(self) -> str:
-        """The resource that tells its boards from others."""
+        """The resource that reports its boards from others."""
         return BOARD_RESOURCE if self.name == EVERY_BOARD else self.name
 
     @property
@@ -76,7 +76,7 @@ def parse_pools(models: Sequence[str], pools: Sequence[str], boards: int | None)
         if not _NAME.fullmatch(name) or name in (BOARD_RESOURCE, EVERY_BOARD) or name in plans or not files:
             raise OptionError(
                 f"{text!r} is no pool",
-                hint="say NAME=MODEL,MODEL..., where NAME is a resource of its boards and of no other pool, such as rk3588=det.rknn",
+                hint="write NAME=MODEL,MODEL..., where NAME is a resource of its boards and of no other pool, such as rk3588=det.rknn",
             )
         plans[name] = PoolPlan(files, name, boards)
     return list(plans.values())
@@ -86,7 +86,7 @@ def parse_pools(models: Sequence[str], pools: Sequence[str], boards: int | None)
 class BoardRefusal:
     """A board's no to a request: errors of ours travel as values, so that nothing logs them on the way as failures of the board.
 
-    :ivar board: who says so
+    :ivar board: who reports it
     """
 
     board: str
@@ -131,7 +131,7 @@ class BoardReport:
 class Order:
     """The last thing that a client said about a model.
 
-    :ivar number: later orders have greater ones, whichever front they come from
+    :ivar number: later orders have greater ones, whichever gateway they come from
     :ivar load: reload it; False: unload it
     :ivar path: of a file that the client named
     """

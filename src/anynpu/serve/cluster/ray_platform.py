@@ -1,6 +1,6 @@
 """Ray as the platform of a cluster: the connection, the applications of the pools, and calls to their boards.
 
-Calls to boards (:class:`RayBoards`) belong to the event loop of the front. What :class:`RayPlatform` does blocks, and the engine calls it
+Calls to boards (:class:`RayBoards`) belong to the event loop of the gateway. What :class:`RayPlatform` does blocks, and the engine calls it
 from one thread at a time.
 """
 
@@ -64,7 +64,7 @@ class RayBoards:
             return reply
         except RayTaskError:
             finished = True
-            raise  # a mistake on the board: the log of the front says which
+            raise  # a mistake on the board: the log of the gateway states which
         except (RayError, RayServeException) as error:
             finished = True
             raise BoardLostError(
@@ -104,7 +104,7 @@ class RayPlatform:
         """Join the cluster as a driver."""
         quieten()
         host = self._address.rpartition(":")[0]
-        # a driver on a loopback address must say so, or Ray takes the address of the network
+        # a driver on a loopback address must report it, or Ray takes the address of the network
         given = {"_node_ip_address": host} if host.startswith("127.") else {}
         try:
             ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, **given)
@@ -160,7 +160,7 @@ class RayPlatform:
 
     def states(self) -> Mapping[str, ApplicationState]:
         """How the applications are, by name."""
-        with _trouble("say how the boards are"):
+        with _trouble("report the state of the boards"):
             found = serve.status().applications
         return {
             name: ApplicationState(
@@ -176,7 +176,7 @@ class RayPlatform:
         return self._boards.setdefault(plan.name, RayBoards(plan.name))
 
     def attach(self, plan: PoolPlan) -> None:
-        """Find an application that somebody else has deployed."""
+        """Find an application that another owner has deployed."""
         try:
             self._boards[plan.name].handle = serve.get_app_handle(plan.application)
         except RayServeException as error:

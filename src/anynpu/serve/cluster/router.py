@@ -1,7 +1,7 @@
 """The router of Ray Serve for boards: gives Ray the order of :class:`~anynpu.serve.cluster.routing.LeastWork`.
 
-It runs in the process of a front and counts the requests of that front, from their sending to their end. Ray's own count of what a replica
-has is not enough: over gRPC it comes with the answer, and then describes the past.
+It runs in the process of a gateway and counts the requests of that gateway, from their sending to their end. Ray's own count of
+what a replica has is not enough: over gRPC it comes with the answer, and then describes the past.
 
 Belongs to the event loop of Ray's router: no lock.
 """

@@ -1,10 +1,10 @@
 """Which boards a request goes to, and when it goes to another.
 
 A pool is a group of boards with the same models. A request goes to the pool with the least work for each board, and inside it to the board
-with the least. An inference changes nothing, so a request may be run twice: if its board refuses it (too much to do, a hung core, a model
+with the least. An inference changes nothing, so a request may be run twice: if its board rejects it (too much to do, a hung core, a model
 that is being replaced) or is gone, it is tried once more, on another board, within its deadline.
 
-Belongs to the event loop of the front: no lock.
+Belongs to the event loop of the gateway: no lock.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ...errors import (
 from ..model import InferAnswer, InferRequest
 from .messages import BoardRefusal, BoardReport
 
-# Which board of a pool gets a request: the one with the least work, and not the one that has just refused it.
+# Which board of a pool gets a request: the one with the least work, and not the one that has just rejected it.
 #
-# Belongs to the event loop of whoever sends the requests: no lock.
+# Belongs to the event loop that sends the requests: no lock.
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -41,7 +41,7 @@ Item = TypeVar("Item")
 
 
 class LeastWork(Generic[Key]):
-    """Counts the requests of one front that are with each board.
+    """Counts the requests of one gateway that are with each board.
 
     :param chance: decides between boards with equal work
 
@@ -90,13 +90,13 @@ _ELSEWHERE = (
     *(OverloadedError, SubmitTimeout, ModelUnavailableError, UnknownModelError),
     *(DeviceHungError, DeviceClosed, DeviceUnavailable, DeviceMemoryError),
 )
-"""Refusals that another board may not share."""
+"""Rejections that another board may not share."""
 
 _LOOK_AGAIN = 0.5
-"""Seconds after which whoever waits for an answer looks whether there is any board left."""
+"""Seconds after which a waiting request checks whether there is any board left."""
 
 _GRACE = 1.0
-"""Seconds that a board has to say itself that a request is late."""
+"""Seconds that a board has to state itself that a request is late."""
 
 
 class Boards(Protocol):
@@ -149,7 +149,7 @@ async def route(pools: Sequence[BoardPool], request: InferRequest, timeout: floa
             raise failure or no_board(request.model)
         if left <= 0:
             raise failure or _late(timeout)
-        # where a board has just refused, the other boards of its pool come after those of other pools
+        # where a board has just rejected, the other boards of its pool come after those of other pools
         pool = min(there, key=lambda each: (avoid in each.reports and len(there) > 1, each.load))
         asked = request if request.timeout is None else replace(request, timeout=left)
         pool.inside += 1

@@ -1,9 +1,9 @@
-"""The front of a cluster: the plain server, whose models are on the boards.
+"""The gateway of a cluster: the plain server, whose models are on the boards.
 
-It runs in the process of whoever starts it, on the head of the Ray cluster, and holds nothing that could be lost: a second or a next
-front finds the same boards. One thread owns the event loop, as in :mod:`anynpu.serve.server`; what waits for Ray runs in others.
+It runs in the process that starts it, on the head of the Ray cluster, and holds nothing that could be lost: a second or a next
+gateway finds the same boards. One thread owns the event loop, as in :mod:`anynpu.serve.server`; what waits for Ray runs in others.
 
-Ending: as the plain server ends, then the applications on the boards are taken away, if they were started here.
+Shutdown: as the plain server, then the applications on the boards are taken away, if they were started here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClusterServer(Server):
     :param plans: which boards serve which models
     :param options: as for a plain server; those about models hold on every board
     :param address: of the Ray cluster: ``auto`` for the one of this machine, or host and port
-    :param attach: be a front for applications that are deployed already, and leave them as they are
+    :param attach: be a gateway for applications that are deployed already, and leave them as they are
     :param exits: as for a plain server; Ray has some seconds more to take the applications away
     """
 

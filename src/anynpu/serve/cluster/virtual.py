@@ -39,7 +39,7 @@ _SETTINGS = {
     "RAY_health_check_failure_threshold": "5",
     "RAY_worker_niceness": "0",
 }
-"""The loss of a node is noticed within seconds, and boards have the same share of a busy machine as whoever asks them: Ray's own choice is
+"""The loss of a node is noticed within seconds, and boards have the same share of a busy machine as their clients: Ray's own choice is
 15, which leaves them next to nothing."""
 
 _START_TIMEOUT = 120.0
@@ -218,7 +218,8 @@ def _patience() -> Iterator[None]:
 
 
 def _wait_for_users(folder: str) -> None:
-    """Wait until nobody else has a file in *folder* open: helpers outlive their node for a moment, and would make the folder anew."""
+    """Wait until no other process has a file in *folder* open: helpers outlive their node for a moment, and would create the
+    folder again."""
     until = time.monotonic() + _END_TIMEOUT
     while folder and _has_users(folder) and time.monotonic() < until:
         time.sleep(0.05)
@@ -246,7 +247,7 @@ def _users(folder: str) -> Iterator[int]:
 def _open_files(descriptors: str) -> Iterator[str]:
     try:
         names = os.listdir(descriptors)
-    except OSError:  # it has ended, or it is somebody else's
+    except OSError:  # it has ended, or it is another owner's
         return
     for name in names:
         with suppress(OSError):  # closed since

@@ -34,9 +34,9 @@ from .worker import RESULT
 
 # Jobs of the playground: one at a time, each in a process with limits, with progress, and an end that can be asked for.
 #
-# Belongs to the event loop of the server: no lock. A thread reads what the process of a job says and hands it to the loop; it ends
+# Belongs to the event loop of the server: no lock. A thread reads what the process of a job states and hands it to the loop; it ends
 # with the process. :meth:`PlaygroundJobs.cancel` and the limit of time only end the process: the thread sees that, and the loop
-# says why.
+# states why.
 
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from anynpu.serve.playground.worker import main; main()"  # nothing of the working folder
@@ -51,8 +51,8 @@ class JobLimits:
     """What a job may take.
 
     :ivar seconds: until its end
-    :ivar cpu_seconds: of processor time
-    :ivar memory_mb: beyond what the process takes by itself
+    :ivar cpu_seconds: of CPU time
+    :ivar memory_mb: beyond what the process takes on its own
     """
 
     seconds: float = 900.0
@@ -87,12 +87,12 @@ class PlaygroundJob:
         """A message about the files of the job, by what they are to the reader: their temporary paths mean nothing to them."""
         place = self.folder.parent
         for path in self.files:
-            words = f"the {path.name.partition('-')[0]}" if path.parent == place else path.name
+            words = path.name if path.parent != place else "the model" if path.name.startswith("model-") else "the image"
             text = text.replace(str(path), words)
         return text.replace(f"{place}/", "")
 
     def to_json(self) -> dict[str, Any]:
-        """What the page is told."""
+        """What the page receives."""
         facts = {"job": self.name, "state": self.state, "stage": self.stage, "done": self.done, "total": self.total}
         return {**facts, "error": self.error, "hint": self.hint}
 
@@ -222,7 +222,7 @@ class PlaygroundJobs:
 def _listen(
     process: subprocess.Popen[bytes], order: bytes, tell: Callable[[str, int, int | None], object]
 ) -> dict[str, Any] | None:
-    """Hand the job over and hear what the process says, to its last word; None if it ends without one, an empty one for nonsense."""
+    """Hand the job over and hear what the process states, to its last word; None if it ends without one, an empty one for nonsense."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -241,7 +241,7 @@ def _listen(
 
 
 def _ended(process: subprocess.Popen[bytes], *, at_once: bool) -> int:
-    """The status of a process that has nothing more to say; one that does not end is ended."""
+    """The status of a process that has nothing more to state; one that does not end is ended."""
     if not at_once:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
@@ -259,7 +259,7 @@ def _why(status: int, limits: JobLimits) -> tuple[str, str, str]:
     if status == -signal.SIGXCPU:
         return (
             "failed",
-            f"the job took more than {limits.cpu_seconds} s of processor time",
+            f"the job took more than {limits.cpu_seconds} s of CPU time",
             "try a smaller model or fewer images",
         )
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
@@ -268,7 +268,7 @@ def _why(status: int, limits: JobLimits) -> tuple[str, str, str]:
 
 
 MAX_FILES = {"model": 2, "picture": 16}
-"""Files of each kind that are kept; the oldest makes room."""
+"""Files of each kind that are kept; the oldest makes space."""
 
 SAMPLE_IMAGES = 6
 """Images that come with the sample model."""
@@ -323,7 +323,7 @@ class Playground:
 
     @property
     def open_paths(self) -> tuple[str, ...]:
-        """Paths that need no key: they tell nothing but that the page is there."""
+        """Paths that need no key: they reveal nothing but that the page is there."""
         return (self.path, "/playground.js", "/playground.css")
 
     def routes(self) -> list[tuple[str, str, Handler]]:
@@ -462,7 +462,7 @@ class Playground:
 
 
 async def _guarded(handler: Handler, changes: bool, exchange: Exchange) -> None:
-    """Only for this machine's own name, also where clients show keys; and no calls that another page could make by itself."""
+    """Only for this machine's own name, also where clients show keys; and no calls that another page could make on its own."""
     host = exchange.headers.get("host", "")
     if not is_local(host):
         raise AccessDeniedError(

@@ -25,10 +25,10 @@ DTYPES = {"w8a8": "int8", "fp16": "float16"}
 """Types of a compiled model, and how the page calls them."""
 
 ACCURACIES = {"fast": "fast", "default": "careful"}
-"""How far the compiler goes, and how the page calls it: with the re-fit of weights it takes minutes."""
+"""How far the compiler goes, and how the page calls it: with weight reconstruction it takes minutes."""
 
 MAX_PIXELS = 50_000_000
-"""Of one picture."""
+"""Of one image."""
 
 _KEYS = {"model", "served", "pictures", "chip", "dtype", "accuracy", "scale", "order", "shape"}
 _MAX_PICTURES = 16

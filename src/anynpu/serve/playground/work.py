@@ -36,7 +36,7 @@ from .request import AUTO, DTYPES, MAX_PIXELS, SCALES, JobRequest
 
 
 MAX_SHOWN = 1280
-"""Longer side of a picture that is shown."""
+"""Longer side of an image that is shown."""
 
 _MAX_ROWS = 50
 _QUALITY = 88
@@ -44,10 +44,10 @@ _QUALITY = 88
 
 @dataclass
 class Side:
-    """A network that is shown pictures, and what it saw.
+    """A network that is shown images, and what it saw.
 
-    :ivar reader: None where the outputs are not those of a known head, or no picture fits the input
-    :ivar outputs: of the last picture
+    :ivar reader: None where the outputs are not those of a known head, or no image fits the input
+    :ivar outputs: of the last image
     """
 
     name: str
@@ -57,7 +57,7 @@ class Side:
     outputs: Sequence[Array] = ()
 
     def look(self, picture: Array, folder: Path) -> dict[str, Any]:
-        """Show it *picture*, write the picture with the results on it, and say what was found, JSON-ready."""
+        """Show it *picture*, write the image with the results on it, and state what was found, JSON-ready."""
         assert self.reader is not None
         result = self.reader.result(picture)
         file = folder / f"{self.name}.jpg"
@@ -103,7 +103,7 @@ def _labels(reader: OutputReader | None, metadata: Mapping[str, str]) -> tuple[s
 
 
 def takes_picture(shape: Sequence[int]) -> bool:
-    """Whether an input of this shape takes a picture."""
+    """Whether an input of this shape takes an image."""
     return len(shape) == 4 and shape[0] == 1 and shape[1] in (1, 3)
 
 
@@ -138,7 +138,7 @@ class FloatSide:
         return found
 
     def side(self, recipe: PictureRecipe) -> Side:
-        """The side that is shown pictures prepared by *recipe*."""
+        """The side that is shown images prepared by *recipe*."""
         self.recipe = recipe
         reader = self.reader()
         side = Side("float", None, self._outputs, _labels(reader, self.metadata))
@@ -195,11 +195,11 @@ def compiled_side(model: Model, name: str) -> Iterator[Side]:
 
 _ASSUMED = "0 to 1"
 _FEW = 20
-"""Pictures from which on calibration is not called little."""
+"""Images from which on calibration is not called little."""
 
 
 def do_job(request: JobRequest, files: dict[str, Path], folder: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """All that the page shows, JSON-ready; pictures are written to *folder*.
+    """All that the page shows, JSON-ready; images are written to *folder*.
 
     :param files: by the names that the request has for them; the model's is ``model``
     """
@@ -249,7 +249,7 @@ def _dropped(
         float_side.seen = [_planes(picture, float_side.input_shape) for picture in pictures]
         side.outputs = float_side.run(float_side.seen[0])
     else:
-        for picture in reversed(pictures):  # the first picture is the one that is shown
+        for picture in reversed(pictures):  # the first image is the one that is shown
             shown["float"] = side.look(picture, folder)
     compiled = compile(
         path,
@@ -302,7 +302,7 @@ def _recipe(request: JobRequest, path: Path, side: FloatSide, pictures: Sequence
     if request.scale != AUTO:
         chosen = by_name[request.scale, request.order]
         return chosen, f"Preprocessing as chosen: {SCALES[chosen.name]}, {chosen.order.upper()}."
-    # one picture says little; its mirror image is another one
+    # one image states little; its mirror image is another one
     tried = list(pictures[:4]) if len(pictures) > 1 else [pictures[0], np.ascontiguousarray(pictures[0][:, ::-1])]
     found = find_recipe(path, tried, shapes=side.shapes)
     if found.best is not None:
@@ -315,7 +315,7 @@ def _recipe(request: JobRequest, path: Path, side: FloatSide, pictures: Sequence
 
 
 def _options(recipe: PictureRecipe, channels: int) -> dict[str, Any]:
-    """Mean, std and order as the compiler takes them: for pictures as they come, in RGB."""
+    """Mean, std and order as the compiler takes them: for images as they come, in RGB."""
     mean, std = (values[::-1] if recipe.order == "bgr" else values for values in (recipe.mean, recipe.std))
     order = {"channel_order": "bgr"} if recipe.order == "bgr" and channels == 3 else {}
     return {"mean": list(mean[:channels]), "std": list(std[:channels]), **order}
@@ -336,7 +336,7 @@ def _raw(model: Model, planes: Array) -> list[Array]:
 
 
 def _distances(first: Side, second: Side) -> list[dict[str, Any]]:
-    """Of each output of the first picture."""
+    """Of each output of the first image."""
     known = dict(zip(first.output_names, first.outputs, strict=False))
     rows = []
     for name, value in zip(second.output_names, second.outputs, strict=False):
@@ -364,7 +364,7 @@ def _calibration_notes(count: int, request: JobRequest) -> list[str]:
 
 def _command(request: JobRequest, recipe: PictureRecipe) -> str:
     flags = "" if recipe.flags.startswith("no ") else f" {recipe.flags}"
-    data = "" if request.dtype == "fp16" else " --dataset PICTURES/"
+    data = "" if request.dtype == "fp16" else " --dataset IMAGES/"
     kind = f" --dtype {request.dtype}" if request.dtype != "w8a8" else ""
     effort = " --accuracy fast" if request.accuracy == "fast" and request.dtype != "fp16" else ""
     return f"anynpu compile MODEL.onnx -o MODEL.out --target {request.chip}{kind}{data}{flags}{effort}"

@@ -1,10 +1,10 @@
 """The process that does one job of the playground; :mod:`anynpu.serve.playground.mount` starts it.
 
-Models and pictures that somebody dropped are opened here and nowhere else. Before that the process limits itself: memory, processor time
+Models and images that a visitor dropped are opened here and nowhere else. Before that the process limits itself: memory, CPU time
 and the size of files. It ends when its parent closes the pipe to it, also where a library is busy. It is no sandbox: it has the files and
 the network that the user has.
 
-It reads one line of JSON, the job, and writes one line for each step of its progress. The result goes to a file beside the pictures.
+It reads one line of JSON, the job, and writes one line for each step of its progress. The result goes to a file beside the images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOLD_EVERY = 0.1
 
 
 class Teller:
-    """Writes progress as lines, not more often than somebody can read them."""
+    """Writes progress as lines, not more often than a reader can follow."""
 
     def __init__(self, lines: TextIO) -> None:
         self._lines = lines
@@ -43,7 +43,7 @@ class Teller:
         self._said = 0.0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Say how far *stage* is."""
+        """State how far *stage* is."""
         now = time.monotonic()
         if stage != self._stage or now - self._said >= _TOLD_EVERY:
             self._stage, self._said = stage, now
@@ -77,7 +77,7 @@ def main() -> None:
     except MemoryError:
         hint = f"try a smaller model or image; a job may take {int(job['memory']) >> 20} MB"
         teller.say({"state": "failed", "error": "the job needs more memory than it may have", "hint": hint})
-    except Exception as error:  # whatever a stranger's file does to a library, the page says it
+    except Exception as error:  # whatever a stranger's file does to a library, the page states it
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         teller.say(
             {"state": "failed", "error": f"the job failed: {text}", "hint": "the file may be damaged; if it is not, report this"}
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _limit(memory: int, cpu_seconds: int) -> None:
-    """No more memory than there is by now plus *memory*, no more processor time, no large files, no core dumps."""
+    """No more memory than there is by now plus *memory*, no more CPU time, no large files, no core dumps."""
     ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     for kind, value in (

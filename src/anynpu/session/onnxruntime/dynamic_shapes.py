@@ -1,9 +1,9 @@
-"""A model with open shapes: the ONNX model is compiled for each set of input shapes when it first comes.
+"""A model with dynamic shapes: the ONNX model is compiled for each set of input shapes when it first comes.
 
 An NPU needs fixed shapes. The backend here begins with none; a feed of new shapes adds one (:meth:`OpenShapes.grow`), in the thread of the
-caller. A lane opens the compiled models that it meets and keeps the last few.
+caller. A device worker opens the compiled models that it meets and keeps the last few.
 
-Who owns what: a lane owns the backends that it opened, and one thread at a time uses it. The list of compiled files belongs to the
+Who owns what: a device worker owns the backends that it opened, and one thread at a time uses it. The list of compiled files belongs to the
 backend; ``_lock`` protects it, and is held while a model is compiled, so that nothing is compiled twice.
 """
 
@@ -34,13 +34,13 @@ __all__ = ["OpenShapes"]
 Shapes = tuple[tuple[int, ...], ...]
 
 MAX_OPEN = 8
-"""Compiled models that a lane keeps open."""
+"""Compiled models that a device worker keeps open."""
 
 _TYPES = {number: kind for kind, number in ELEMENT_TYPES.items()}
 
 
 class OpenShapes:
-    """The backend of a session for an ONNX model with open shapes; also the factory that a session asks for it."""
+    """The backend of a session for an ONNX model with dynamic shapes; also the factory that a session asks for it."""
 
     lanes_on_demand = True
 
@@ -66,7 +66,7 @@ class OpenShapes:
     def open_backend(self, model: str | PathLike[str] | bytes, options: SessionOptions, weights_from: Backend | None) -> Backend:
         """Itself: what a session asks a device for."""
         if weights_from is not None:
-            raise SessionError("weights cannot be shared with a model of open shapes", hint="leave use_weight_from out")
+            raise SessionError("weights cannot be shared with a model of dynamic shapes", hint="leave use_weight_from out")
         self._options = options
         return self
 
@@ -79,7 +79,7 @@ class OpenShapes:
             if not fits:
                 raise FeedShapeError(
                     f"Input '{port.name}' shape mismatch: it takes {list(port.shape)}, got {list(shape)}",
-                    hint="axes with a name may have any extent",
+                    hint="axes with a name may have any size",
                 )
         with self._lock:
             if number == len(self._files):
@@ -87,7 +87,7 @@ class OpenShapes:
                 self._files.append(self.source.compiled(dict(zip(names, shapes, strict=True))))
 
     def open_file(self, number: int, mask: int) -> tuple[Backend, Lane]:
-        """The compiled model of set *number*, opened, and a lane on it."""
+        """The compiled model of set *number*, opened, and a device worker on it."""
         with self._lock:
             path = self._files[number]
         backend: Backend = with_tail(self._vendor.open_backend(path, self._options, f"sim:{self.chip}", None), path)
@@ -98,19 +98,19 @@ class OpenShapes:
             raise
 
     def open_lane(self, mask: int) -> _OpenLane:
-        """A lane without any model yet."""
+        """A device worker without any model yet."""
         return _OpenLane(self, mask)
 
     def allocate(self, nbytes: int) -> Memory:
-        """Refused: bindings of open shapes are in the memory of this process."""
-        raise SessionError("a model with open shapes has no device memory of its own", hint="use device_type='cpu'")
+        """Rejected: bindings of dynamic shapes are in the memory of this process."""
+        raise SessionError("a model with dynamic shapes has no device memory of its own", hint="use device_type='cpu'")
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> Memory:
-        """Refused, as :meth:`allocate`."""
-        raise SessionError("a model with open shapes has no device memory of its own", hint="use device_type='cpu'")
+        """Rejected, as :meth:`allocate`."""
+        raise SessionError("a model with dynamic shapes has no device memory of its own", hint="use device_type='cpu'")
 
     def close(self) -> None:
-        """Nothing is left: lanes close what they opened."""
+        """Nothing is left: device workers close what they opened."""
 
 
 class _OpenLane:
@@ -125,7 +125,7 @@ class _OpenLane:
     def infer(
         self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
     ) -> list[Array]:
-        """As every lane does, on the model of the feed's shapes."""
+        """As every device worker does, on the model of the feed's shapes."""
         number = feed.shape_set
         if number in self._opened:
             self._opened.move_to_end(number)
@@ -137,8 +137,8 @@ class _OpenLane:
         return self._current.infer(Feed(feed.arrays, feed.nhwc, 0), wanted, types, timeout, marks)
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
-        """Refused: see :meth:`OpenShapes.allocate`."""
-        raise SessionError("a model with open shapes has no device memory of its own", hint="use device_type='cpu'")
+        """Rejected: see :meth:`OpenShapes.allocate`."""
+        raise SessionError("a model with dynamic shapes has no device memory of its own", hint="use device_type='cpu'")
 
     def cancel(self) -> bool:
         """Ask the run to stop."""

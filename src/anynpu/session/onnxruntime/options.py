@@ -20,7 +20,7 @@ __all__ = [
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """Without effect: the compiler optimises."""
+    """Without effect: the compiler optimizes."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -80,8 +80,8 @@ class SessionOptions:
     """How a session is opened. Any attribute may be set.
 
     These have an effect: ``enable_profiling`` and ``profile_file_prefix`` (see ``InferenceSession.end_profiling``); free dimensions that
-    are overridden, for a model with open shapes; and the entries ``anynpu.chip``, ``anynpu.dtype`` and ``anynpu.dataset``, which say how
-    an ``.onnx`` file is compiled.
+    are overridden, for a model with dynamic shapes; and the entries ``anynpu.chip``, ``anynpu.dtype`` and ``anynpu.dataset``,
+    which state how an ``.onnx`` file is compiled.
 
     >>> options = SessionOptions()
     >>> options.intra_op_num_threads = 4
@@ -111,7 +111,7 @@ class SessionOptions:
         self._entries = _Entries("SessionOptions")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # says to type checkers that any attribute may be set
+        object.__setattr__(self, name, value)  # states to type checkers that any attribute may be set
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set an entry by name."""
@@ -122,7 +122,7 @@ class SessionOptions:
         return self._entries.get(key)
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
-        """Fix an axis of the ONNX model that has a name instead of an extent."""
+        """Fix an axis of the ONNX model that has a name instead of a size."""
         self.free_dimensions[name] = int(value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
@@ -142,15 +142,15 @@ class SessionOptions:
         return False
 
     def add_initializer(self, name: str, value: object) -> None:
-        """Refused: the weights of a model are in its file."""
+        """Rejected: the weights of a model are in its file."""
         raise SessionError("weights cannot be added to a compiled model", hint="put them into the ONNX model")
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[object]) -> None:
-        """Refused: the weights of a model are in its file."""
+        """Rejected: the weights of a model are in its file."""
         raise SessionError("weights cannot be added to a compiled model", hint="put them into the ONNX model")
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refused: such a library is for the processor, not for an NPU."""
+        """Rejected: such a library is for the processor, not for an NPU."""
         raise SessionError(
             "a library of custom operators for onnxruntime cannot run on an NPU",
             hint="compile with custom_ops, and register a function or a plugin",
@@ -174,7 +174,7 @@ class RunOptions:
         self._entries = _Entries("RunOptions")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # says to type checkers that any attribute may be set
+        object.__setattr__(self, name, value)  # states to type checkers that any attribute may be set
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Set an entry by name."""
@@ -185,5 +185,5 @@ class RunOptions:
         return self._entries.get(key)
 
     def add_active_adapter(self, adapter: object) -> None:
-        """Refused: weights of a compiled model do not change."""
+        """Rejected: weights of a compiled model do not change."""
         raise SessionError("adapters cannot be added to a compiled model", hint="merge them into the ONNX model")

@@ -1,4 +1,4 @@
-"""What a session knows of an ONNX model without the compiler, and what a program is told about compiling."""
+"""What a session knows of an ONNX model without the compiler, and what a program receives about compiling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OnnxPort", "is_onnx", "program_variables"]
 
 @dataclass(frozen=True)
 class OnnxPort:
-    """An input or output as the ONNX model declares it: extents, names of open axes, or None."""
+    """An input or output as the ONNX model declares it: sizes, names of dynamic dimensions, or None."""
 
     name: str
     kind: int

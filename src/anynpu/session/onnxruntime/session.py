@@ -130,7 +130,7 @@ class InferenceSession(AnynpuSession):
         return self._began_ns
 
     def end_profiling(self) -> str:
-        """Write the last requests as a trace, if the options say ``enable_profiling``, and give the file's name; else an empty one."""
+        """Write the last requests as a trace, if the options state ``enable_profiling``, and give the file's name; else an empty one."""
         options = self._session_options
         if not getattr(options, "enable_profiling", False):
             return ""
@@ -153,7 +153,7 @@ class InferenceSession(AnynpuSession):
 
 
 def _fed(node: NodeArg) -> NodeArg:
-    """An input of a compiled model as a program sees it: numbers, where the model has codes or float16."""
+    """An input of a compiled model as a program sees it: numbers, where the model has quantized values or float16."""
     values = node.quantization is not None or node.type in ("tensor(float16)", "tensor(bfloat16)")
     return NodeArg(node.name, node.shape, "tensor(float)" if values else node.type, node.layout, node.quantization, node.strides)
 

@@ -1,6 +1,6 @@
 """An ``.onnx`` file where a compiled model is asked for: what it is compiled to, and the cache of compiled models.
 
-It is compiled at first use, if it is said how: as float16, or as int8 with calibration data. The caller says so with entries of
+It is compiled at first use, if it is said how: as float16, or as int8 with calibration data. The caller reports it with entries of
 ``SessionOptions``, the user of a program with variables, which ``anynpu exec --onnxruntime`` sets:
 
 =====================  =========================  ======================================================
@@ -39,7 +39,7 @@ __all__ = ["OnnxSource"]
 
 DEFAULT_CHIP = "rk3588"
 HOW = (
-    "say how to compile it: float16 (ANYNPU_ONNX_DTYPE=fp16, anynpu exec --float16), or calibration data "
+    "choose how to compile it: float16 (ANYNPU_ONNX_DTYPE=fp16, anynpu exec --float16), or calibration data "
     "(ANYNPU_ONNX_DATASET=FOLDER, --dataset FOLDER); or give a compiled model"
 )
 
@@ -48,7 +48,7 @@ HOW = (
 class OnnxSource:
     """An ONNX model and how it is compiled.
 
-    :ivar free: extents of open axes by their name
+    :ivar free: sizes of dynamic dimensions by their name
     """
 
     model: str | os.PathLike[str] | bytes
@@ -84,7 +84,7 @@ class OnnxSource:
         dataset = _dataset_for(name, setting("dataset"))
         dtype = setting("dtype")
         if not dtype and not dataset:
-            raise SessionModelError("this is an ONNX model, and nothing says how to compile it", hint=HOW)
+            raise SessionModelError("this is an ONNX model, and no compile options are given", hint=HOW)
         chip = chips.get(setting("chip") or choice.detail or DEFAULT_CHIP).name
         return cls(model, chip, "w8a8" if dataset else dtype, dataset, free)
 
@@ -155,7 +155,7 @@ def _is_sound(path: Path) -> bool:
         return False
     try:
         read(path)
-    except ModelError:  # of another version, or damaged: it is made anew
+    except ModelError:  # of another version, or damaged: it is made again
         return False
     return True
 

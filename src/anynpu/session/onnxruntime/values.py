@@ -100,7 +100,7 @@ class IOBinding(SessionBinding):
 
 
 class HostBinding(IOBinding):
-    """The binding of a model with open shapes: its values are in the memory of this process, and each run converts them."""
+    """The binding of a model with dynamic shapes: its values are in the memory of this process, and each run converts them."""
 
     def __init__(self, session: InferenceSession) -> None:
         super().__init__(session)

@@ -271,7 +271,7 @@ def array_from_bytes(data: bytes | memoryview, offset: int, nbytes: int, datatyp
     if nbytes != expected:
         raise RequestError(
             f"tensor '{name}' has {nbytes} bytes, and {datatype} of shape {list(shape)} needs {expected}",
-            hint="send as many bytes as datatype and shape say",
+            hint="send as many bytes as datatype and shape require",
         )
     storage = DATATYPES[datatype]
     if datatype == "BOOL":  # any byte but 0 and 1 would be an invalid bool
@@ -314,7 +314,7 @@ _EIGHT_BYTES, _FOUR_BYTES = 1, 5
 def split_contents(message: Wire, field: int) -> tuple[Wire | bytes, list[memoryview]]:
     """A message without its fields number *field*, and these.
 
-    A message that is broken comes back whole: protobuf says what it is.
+    A message that is broken comes back whole: protobuf states what it is.
 
     >>> rest, contents = split_contents(b"\\x0a\\x03net" + b"\\x3a\\x02ab" + b"\\x3a\\x01c", 7)
     >>> rest, [bytes(one) for one in contents]

@@ -11,7 +11,7 @@ from ..._util import optional as _optional
 
 
 def trace_headers() -> tuple[tuple[str, str], ...]:
-    """Headers that tell a server which span its work belongs to; none outside of a span.
+    """Headers that report a server which span its work belongs to; none outside of a span.
 
     >>> trace_headers()
     ()

@@ -4,8 +4,8 @@ Who owns what: a buffer owns its descriptor and its place in the device's accoun
 brought stays his. A job keeps the bytes of the buffers that it was submitted with, so destroying one takes nothing away from a
 job on its way.
 
-Concurrency: what a buffer is never changes; its only transition is :meth:`BufferState.close`, and whoever finds it closed is
-refused. The pieces of scattered memory are copied by jobs and by ``vip_flush_buffer``, one numpy copy each.
+Concurrency: what a buffer is never changes; its only transition is :meth:`BufferState.close`, and a call that finds it closed is
+rejected. The pieces of scattered memory are copied by jobs and by ``vip_flush_buffer``, one numpy copy each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_VALUE = 0xFFFF_FFFF
 
 @dataclass(frozen=True)
 class BufferShape:
-    """What ``vip_buffer_create_params_t`` says."""
+    """What ``vip_buffer_create_params_t`` states."""
 
     dims: tuple[int, ...]
     data_format: int
@@ -50,7 +50,7 @@ class BufferShape:
 class BufferState:
     """One buffer.
 
-    :ivar nbytes: what ``vip_get_buffer_size`` says: that of the tensor
+    :ivar nbytes: what ``vip_get_buffer_size`` states: that of the tensor
     :ivar pieces: where scattered memory lies; the buffer's own memory is then a copy in one piece
     """
 
@@ -87,7 +87,7 @@ class BufferState:
         return memory[start : start + size]
 
     def _start(self, address: int, size: int) -> int | None:
-        """Where they begin. What ``vip_map_buffer`` gives counts as a physical address: the interface tells C programs no other."""
+        """Where they begin. What ``vip_map_buffer`` gives counts as a physical address: the interface reports C programs no other."""
         memory = self._bytes
         for base in () if memory is None else (self.physical_address, memory.ctypes.data):
             if memory is not None and base <= address and address + size <= base + memory.size:
@@ -127,7 +127,7 @@ def read_shape(params: Any, generation: Generation) -> BufferShape:
     if not _format_exists(kind, generation):
         raise _wrong(f"there is no data format {kind} in VIPLite {generation.name}", "use one of vip_buffer_format_e")
     if not 0 <= quant < vip_buffer_quantize_format_e.VIP_BUFFER_QUANTIZE_MAX:
-        raise _wrong(f"there is no quantisation format {quant}", "use one of vip_buffer_quantize_format_e")
+        raise _wrong(f"there is no quantization format {quant}", "use one of vip_buffer_quantize_format_e")
     if memory >= vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_MAX:
         raise _wrong(f"there is no memory type {memory}", "use VIP_BUFFER_MEMORY_TYPE_DEFAULT")
     if memory == vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_SECURE:
@@ -179,7 +179,7 @@ def from_physical(
     """Memory by physical address, in one piece or in several. Only memory of this library has such addresses: those of its buffers, and
     where they are mapped."""
     if addresses == ffi.NULL or sizes == ffi.NULL or not count:
-        raise _wrong("a table of addresses or sizes is missing", "give as many entries as physical_num says, at least one")
+        raise _wrong("a table of addresses or sizes is missing", "give physical_num entries, at least one")
     if addresses[0] % ALIGNMENT:
         raise _wrong(f"the first piece, at {addresses[0]:#x}, is not aligned to {ALIGNMENT} bytes", "")
     table = [(int(addresses[index]), int(sizes[index])) for index in range(count)]

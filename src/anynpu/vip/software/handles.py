@@ -1,7 +1,7 @@
 """Handles: pointers that a caller holds and never looks behind.
 
 A handle lies where no memory of a program can lie (the upper bits of an address are either all zero or all one), so that it is
-never taken for an address of the caller's, and a stale one is refused instead of being followed. No number is given twice.
+never taken for an address of the caller's, and a stale one is rejected instead of being followed. No number is given twice.
 
 Concurrency: adding and removing hold the table's lock; looking up is one read of a dictionary and holds none.
 """
@@ -45,7 +45,7 @@ _STATUS: tuple[tuple[type[AnynpuError], Status], ...] = (
 
 
 def status_of(error: AnynpuError) -> Status:
-    """The status that says best what *error* says; an error that carries one keeps it."""
+    """The status that states best what *error* states; an error that carries one keeps it."""
     if error.code is not None:
         return Status(error.code)
     return next((status for kind, status in _STATUS if isinstance(error, kind)), Status.VIP_ERROR_FAILURE)

@@ -45,7 +45,7 @@ class Hang:
 class Jobs:
     """All jobs of one driver.
 
-    :param on_hang: told about each job that runs out of its time
+    :param on_hang: reported about each job that runs out of its time
     """
 
     def __init__(self, on_hang: Callable[[Hang], None] = lambda hang: None) -> None:
@@ -154,7 +154,7 @@ class Power:
         """Of the chip's clock."""
 
     def require(self) -> None:
-        """Refuse work that nothing would do."""
+        """Reject work that nothing would do."""
         if not self.on:
             raise Refusal(
                 Status.VIP_ERROR_POWER_OFF, "the NPU has no power", "call vip_power_management with VIP_POWER_PROPERTY_ON"

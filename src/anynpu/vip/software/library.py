@@ -2,7 +2,7 @@
 
 :class:`SoftwareLibrary` has one method for each function of the interface, with its name and its parameters: pointers of
 ``anynpu._vip.ffi`` and numbers. A method never raises: it returns a status (or a null pointer) as the C function does, and
-:meth:`SoftwareLibrary.last_error` tells the calling thread why.
+:meth:`SoftwareLibrary.last_error` reports the calling thread why.
 
 Who owns what: the library owns the table of handles and, between the first ``vip_init`` and the last ``vip_destroy``, the driver,
 which owns devices and jobs. Locks: the library's lock protects the count of ``vip_init`` and the driver; everything else protects
@@ -131,7 +131,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
 
     @property
     def description(self) -> str:
-        """What a user is told that he runs on."""
+        """Description of the device for users."""
         if self.chip is None:
             return "software NPU, the chip of each model"
         return f"software NPU, {self.chip.name}, {self.chip.cores} core{'' if self.chip.cores == 1 else 's'}"
@@ -274,7 +274,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         return 0
 
     def vip_query_hardware(self, property: int, size: int, value: Any) -> int:
-        """Tell about the NPU."""
+        """Answer a query about the NPU."""
         answer_hardware(self._any_chip(), property, size, value)
         return 0
 
@@ -427,7 +427,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         return 0
 
     def vip_query_network(self, network: Any, property: int, value: Any) -> int:
-        """Tell a property."""
+        """Answer a query for a property."""
         answer_network(self._network(network), self.generation, property, value)
         return 0
 
@@ -442,12 +442,12 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         return 0
 
     def vip_query_input(self, network: Any, index: int, property: int, value: Any) -> int:
-        """Tell a property of an input."""
+        """Answer a query for a property of an input."""
         answer_buffer([port.attributes for port in self._network(network).inputs], index, property, value, "input")
         return 0
 
     def vip_query_output(self, network: Any, index: int, property: int, value: Any) -> int:
-        """Tell a property of an output."""
+        """Answer a query for a property of an output."""
         answer_buffer([port.attributes for port in self._network(network).outputs], index, property, value, "output")
         return 0
 
@@ -495,7 +495,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
     # groups
 
     def vip_create_group(self, count: int, group: Any) -> int:
-        """Room for *count* networks."""
+        """Space for *count* networks."""
         if not count:
             raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "a group without networks cannot be made")
         return self._give(group, GroupState(count, self._require_driver("vip_create_group").jobs), "vip_group")
@@ -515,7 +515,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         return 0
 
     def vip_query_group(self, group: Any, property: int, value: Any) -> int:
-        """Tell a property."""
+        """Answer a query for a property."""
         answer_group(self._group(group), property, value)
         return 0
 
@@ -546,7 +546,7 @@ def open_for_programs(chip: str | None) -> SoftwareLibrary:
 
 
 def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """*method* with failures as statuses, and refused before ``vip_init``."""
+    """*method* with failures as statuses, and rejected before ``vip_init``."""
     needs_driver = name not in _BEFORE_INIT
 
     @functools.wraps(method)

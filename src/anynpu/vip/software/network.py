@@ -116,7 +116,7 @@ def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: G
 
 
 def _check_vendor_file(source: Path | bytes, chip: Chip, generation: Generation) -> None:
-    """Refuse a file of the vendor's compiler that is for another NPU, naming both, before its twin is looked for."""
+    """Reject a file of the vendor's compiler that is for another NPU, naming both, before its anynpu model is looked for."""
     if identify(source) is not FileKind.NB:
         return
     target = vendorfile.read_nb(source).target_id
@@ -258,7 +258,7 @@ class NetworkState:
         return twin
 
     def require_unprepared(self, what: str) -> None:
-        """Refuse what has to be said before the network is prepared."""
+        """Reject what has to be said before the network is prepared."""
         if self.prepared:
             raise Refusal(
                 Status.VIP_ERROR_INVALID_ARGUMENTS,
@@ -305,7 +305,7 @@ class NetworkState:
             raise Refusal(
                 Status.VIP_ERROR_INVALID_ARGUMENTS,
                 f"{what} {index} takes {needed} bytes, the buffer has {buffer.nbytes}",
-                f"create it with what vip_query_{what} says",
+                f"create it with what vip_query_{what} states",
             )
         with self.lock:
             self.require_prepared()
@@ -446,13 +446,13 @@ class NetworkState:
 # One ``vip_group``: networks that one job executes one after the other, with nothing of anybody else's in between.
 #
 # State and lock: the list of networks and the triggered job are protected by the group's lock; a network that was destroyed stays
-# in the list and is refused when the group runs.
+# in the list and is rejected when the group runs.
 
 
 class GroupState:
     """The state behind the handle of a group.
 
-    :param count: how many networks there is room for
+    :param count: how many networks there is space for
     """
 
     def __init__(self, count: int, jobs: Jobs) -> None:
@@ -476,7 +476,7 @@ class GroupState:
             if len(self._networks) >= self.count:
                 raise Refusal(
                     Status.VIP_ERROR_OUT_OF_RESOURCE,
-                    f"the group has room for {self.count} networks",
+                    f"the group has space for {self.count} networks",
                     "give vip_create_group a larger count",
                 )
             self._networks.append(network)

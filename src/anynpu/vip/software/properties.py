@@ -1,4 +1,4 @@
-"""What the query calls tell and the set calls set, property by property.
+"""What the query calls report and the set calls set, property by property.
 
 A value is written to, or read from, memory of the caller that the call points to: as many bytes as the property has, and no more.
 """
@@ -111,7 +111,7 @@ def set_network(network: NetworkState, generation: Generation, handles: Handles,
             if _read("int32_t", value):
                 raise Refusal(
                     Status.VIP_ERROR_NOT_SUPPORTED,
-                    "the time of each layer is not told through this interface",
+                    "the time of each layer is not reported through this interface",
                     "anynpu profile MODEL shows it",
                 )
         elif property == _NETWORK.VIP_NETWORK_PROP_SET_VIPSRAM_PRELOAD:
@@ -162,7 +162,7 @@ def _write(kind: str, value: Any, number: float) -> None:
 
 
 def _write_unless(other: vip_buffer_quantize_format_e, seen: Attributes, kind: str, value: Any, number: float) -> None:
-    """A number of one quantisation; nothing where the tensor has the *other*.
+    """A number of one quantization; nothing where the tensor has the *other*.
 
     Programs ask for all of them, one after the other, and the position of a fixed point lies where the scale does.
     """

@@ -47,7 +47,7 @@ _HANDLES_AT = {
     "vip_power_management": (),
     "vip_set_log_path": (),
 }
-"""Where calls have their handles; all others have one, in front."""
+"""Where calls have their handles; all others have one, as the first argument."""
 
 _ACROSS_THREADS = frozenset({"vip_cancel_network", "vip_query_network", "vip_query_input", "vip_query_output"})
 """May be called while another thread is inside the same network."""
@@ -236,7 +236,7 @@ class VipObserver(Observer):
         self._new(out, cached=True, ours=False)
 
     def after_vip_create_buffer_from_fd(self, result: int, param: Any, fd: int, size: int, out: Any) -> None:
-        """Memory of somebody else; whether it has a cache is not known."""
+        """Memory of another owner; whether it has a cache is not known."""
         del result, param, fd, size
         self._new(out, cached=False, ours=False)
 
@@ -315,7 +315,7 @@ class VipObserver(Observer):
         self._make(group, "group")
 
     def before_vip_destroy_network(self, network: Any) -> None:
-        """A run that nobody waited for is stopped."""
+        """A run that no call waited for is stopped."""
         self._unwaited("vip_destroy_network", network)
 
     def before_vip_finish_network(self, network: Any) -> None:

@@ -78,7 +78,7 @@ class AcmeBackend(Lender[LoadedModel]):
         return AcmeMemory(self._device.allocate(max(1, nbytes)))
 
     def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> AcmeMemory:
-        """Somebody else's memory."""
+        """Memory that another owner allocated."""
         del address
         return AcmeMemory(Buffer.from_fd(fd, nbytes, offset))
 

@@ -1,4 +1,4 @@
-"""What a file of ACME's compiler says about itself: its magic, a version, and the length and text of its name."""
+"""What a file of ACME's compiler states about itself: its magic, a version, and the length and text of its name."""
 
 from __future__ import annotations
 

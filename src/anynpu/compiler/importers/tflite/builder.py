@@ -1,7 +1,7 @@
 """An ONNX graph that grows from a TFLite one, tensor by tensor, with as few transposes as can be.
 
-TFLite keeps pictures as NHWC, ONNX as NCHW. A tensor of four axes has up to two *forms*: ``PLAIN``, with the axes of the file, and
-``NCHW``. Convolutions read and make NCHW; operators that do not care take the form that is there; a Transpose is made once, where somebody
+TFLite keeps images as NHWC, ONNX as NCHW. A tensor of four axes has up to two *forms*: ``PLAIN``, with the axes of the file, and
+``NCHW``. Convolutions read and make NCHW; operators that do not care take the form that is there; a Transpose is made once, where a reader
 needs the other form.
 """
 
@@ -37,7 +37,7 @@ class Builder:
         self.initializers: list[Any] = []
         self.ranges: dict[str, tuple[float, int]] = {}
         self.weights: dict[str, Array] = {}
-        """Scales of weights that were codes, by what their node makes."""
+        """Scales of weights that were quantized values, by what their node makes."""
         self.flattened: dict[int, tuple[int, int, int]] = {}
         """Tensors that lie flat in NCHW order, with the channels, height and width they came from."""
         self.done: set[int] = set()
@@ -67,7 +67,7 @@ class Builder:
         self._folded[index] = value
 
     def constant(self, index: int) -> Array | None:
-        """The value of a constant: real numbers where the file has codes."""
+        """The value of a constant: real numbers where the file has quantized values."""
         if index in self._folded:
             return self._folded[index]
         tensor = self.tensor(index)
@@ -184,7 +184,7 @@ class Builder:
         return outputs[0]
 
     def keep_scales(self, index: int, made: str) -> None:
-        """Remember the scales of the codes that weights were, for the node that makes *made*."""
+        """Remember the scales of the quantized values that weights were, for the node that makes *made*."""
         tensor = self.tensor(index)
         if tensor.is_quantized and tensor.is_constant and not tensor.zeros.any():
             self.weights[made] = tensor.scales
@@ -194,7 +194,7 @@ class Builder:
         return self.node(op, inputs, [self.free(f"{self.tensor(near).name}/{op}")], **attributes)
 
     def extents(self, shape: Sequence[int]) -> str:
-        """A constant list of whole numbers."""
+        """A constant list of integers."""
         return self.add("extents", np.asarray(shape, np.int64))
 
     def scalar(self, value: float) -> str:
@@ -262,7 +262,7 @@ def emit(
         return builder.node(op, inputs, [name], **attributes)
     linear = builder.node(op, inputs, [builder.free(f"{name}/linear")], **attributes)
     kind, bounds = _ACTIVATIONS[activation]
-    if name in builder.ranges and kind in ("Relu", "Clip"):  # codes of the result cut off what the activation does
+    if name in builder.ranges and kind in ("Relu", "Clip"):  # quantized values of the result cut off what the activation does
         builder.ranges[linear] = builder.ranges[name]
     builder.node(kind, [linear, *(builder.scalar(bound) for bound in bounds)], [name])
     return linear

@@ -16,7 +16,7 @@ from ..quantized_models import KnownScales, annotate
 from .builder import NCHW, OPSET, PLAIN, Builder, emit
 from .model import TfliteModel, TfliteOperator, read_tflite
 
-# TFLite's operators that work on one element at a time, or along an axis: they take pictures in the form that is there.
+# TFLite's operators that work on one element at a time, or along an axis: they take images in the form that is there.
 
 
 Rule = Callable[[Builder, TfliteOperator], None]
@@ -60,7 +60,7 @@ def _floor_quotient(builder: Builder, operator: TfliteOperator) -> None:
     if dtype.kind == "f":
         builder.node("Floor", [quotient], [builder.result(result, form)])
         return
-    # ONNX cuts quotients of whole numbers off towards zero: where something is left that has the other sign, one less is meant
+    # ONNX cuts quotients of integers off towards zero: where something is left that has the other sign, one less is meant
     left = builder.step("Sub", [inputs[0], builder.step("Mul", [quotient, inputs[1]], result)], result)
     none = builder.add("zero", np.zeros((), dtype))
     signs = [builder.step("Less", [name, none], result) for name in (left, inputs[1])]
@@ -136,7 +136,8 @@ def _same(builder: Builder, operator: TfliteOperator) -> None:
 
 
 def _quantize(builder: Builder, operator: TfliteOperator) -> None:
-    """Codes mean the same numbers, within their range: where they begin in the middle of a network, what is beyond is cut off."""
+    """Quantized values mean the same numbers, within their range: where they begin in the middle of a network, what is beyond is
+    cut off."""
     source, target = operator.inputs[0], operator.outputs[0]
     limits = builder.tensor(target).limits
     begins = builder.constant(source) is None and source not in builder.model.inputs and not builder.tensor(source).is_quantized
@@ -308,7 +309,7 @@ AGNOSTIC: dict[str, Rule] = {
     "ARG_MAX": _arg("ArgMax"),
     "ARG_MIN": _arg("ArgMin"),
 }
-"""Operators that do not mind how pictures lie."""
+"""Operators that do not mind how images lie."""
 
 
 # TFLite's operators that depend on the order of the axes of the file: changes of shape, and products of matrices.
@@ -330,7 +331,7 @@ def _reshape(builder: Builder, operator: TfliteOperator) -> None:
 
 
 def _lies_flat(builder: Builder, source: int, target: int) -> bool:
-    """Whether a picture is flattened for layers that are fully connected: then their weights change places, not the picture."""
+    """Whether an image is flattened for layers that are fully connected: then their weights change places, not the image."""
     shape, flat = builder.shape(source), builder.shape(target)
     if builder.form(source) != NCHW or len(flat) != 2 or flat != (shape[0], math.prod(shape[1:])):
         return False
@@ -512,7 +513,7 @@ def _fill(builder: Builder, operator: TfliteOperator) -> None:
 def _sequence_lstm(builder: Builder, operator: TfliteOperator) -> None:
     """A layer of LSTM cells over a sequence. TFLite's gates are input, forget, cell, output; ONNX's input, output, forget, cell."""
     if any(builder.has(operator, at) for at in (9, 10, 11, 16, 17, 20, 21, 22, 23)) or not builder.has(operator, 1):
-        raise builder.refusal(operator, "it has peepholes, a projection, normalisation or coupled gates")
+        raise builder.refusal(operator, "it has peepholes, a projection, normalization or coupled gates")
     if operator.integer(0, "b") != 4 or operator.real(1) or operator.real(2):
         raise builder.refusal(operator, "its cells use another activation than tanh, or clip")
     source, target = operator.inputs[0], operator.outputs[0]
@@ -617,7 +618,7 @@ def convolution(
     pads: Sequence[int] | None = None,
     target: TfliteOperator | None = None,
 ) -> None:
-    """A convolution. The other arguments replace its own where it stands between operators that cut the picture into a batch."""
+    """A convolution. The other arguments replace its own where it stands between operators that cut the image into a batch."""
     depthwise = operator.kind == "DEPTHWISE_CONV_2D"
     source = operator.inputs[0] if source is None else source
     weights = operator.inputs[1]
@@ -774,7 +775,7 @@ SPATIAL: dict[str, Callable[[Builder, TfliteOperator], None]] = {
     "LOCAL_RESPONSE_NORMALIZATION": _local_response,
     "SPACE_TO_BATCH_ND": _space_to_batch,
 }
-"""Operators that need pictures as NCHW."""
+"""Operators that need images as NCHW."""
 
 
 _log = logging.getLogger("anynpu.compiler")
@@ -795,7 +796,7 @@ _INPUTS = {**dict.fromkeys(_TWO, 2), "TRANSPOSE_CONV": 3, "SELECT": 3, "SELECT_V
 
 
 def tflite_to_onnx(data: bytes, name: str = "") -> Any:
-    """The ONNX model of a TFLite file. Inputs that are pictures are NCHW; outputs have the axes of the file."""
+    """The ONNX model of a TFLite file. Inputs that are images are NCHW; outputs have the axes of the file."""
     try:
         return _converted(_without_tail(read_tflite(data)), name)
     except AnynpuError:

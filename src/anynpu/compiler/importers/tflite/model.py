@@ -59,7 +59,7 @@ class Table:
     account: _Account
 
     def integer(self, field: int, kind: str = "i", default: int = 0) -> int:
-        """A whole number; *kind* as in :mod:`struct`."""
+        """An integer; *kind* as in :mod:`struct`."""
         place = self._place(field)
         return default if place is None else int(_unpack(kind, self.data, place))
 
@@ -184,7 +184,7 @@ UNSORTED_SEGMENT_SUM ATAN2 UNSORTED_SEGMENT_MIN SIGN BITCAST BITWISE_XOR RIGHT_S
 OPERATORS = dict(enumerate(_OPERATOR_NAMES.split()))
 
 
-# Constants that a TFLite file holds sparsely: their zeros are left out, and lists say where the other numbers belong.
+# Constants that a TFLite file holds sparsely: their zeros are left out, and lists state where the other numbers belong.
 #
 # The numbers are the leaves of a tree. Each level of it is one axis, or one axis of a block, and has all of its places or those
 # that a list names for each node above it.
@@ -249,7 +249,7 @@ def _leaves(levels: Sequence[Table], count: int, most: int, sparsity: Table) -> 
         sparsity.account.take(parents.size)
         places = np.concatenate([places[:, parents], listed[None].astype(np.int64)])
     if places.shape[1] > count:
-        raise _damaged_constant("it has fewer numbers than its lists say")
+        raise _damaged_constant("it has fewer numbers than its lists state")
     return places
 
 
@@ -286,7 +286,7 @@ class TfliteTensor:
     """One tensor of the graph.
 
     :ivar data: the bytes of a constant; empty for others
-    :ivar scales: of its codes: none, one, or one per slice of *axis*
+    :ivar scales: of its quantized values: none, one, or one per slice of *axis*
     """
 
     index: int
@@ -304,12 +304,12 @@ class TfliteTensor:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether its integers are codes of real numbers."""
+        """Whether its integers are quantized values of real numbers."""
         return self.scales.size > 0 and (self.kind == _INT4 or _TYPES.get(self.kind) in _CODES)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The type of its meaning: codes stand for float32, and so do float16 and float64."""
+        """The type of its meaning: quantized values stand for float32, and so do float16 and float64."""
         if self.is_quantized:
             return np.dtype(np.float32)
         if self.kind not in _TYPES:
@@ -322,7 +322,7 @@ class TfliteTensor:
 
     @cached_property
     def value(self) -> Array:
-        """The value of a constant: real numbers where it holds codes."""
+        """The value of a constant: real numbers where it holds quantized values."""
         stored = self._stored()
         if not self.is_quantized:
             return np.ascontiguousarray(stored, self.dtype)
@@ -339,7 +339,7 @@ class TfliteTensor:
 
     @property
     def int8_range(self) -> tuple[float, int] | None:
-        """Scale and zero point as int8 codes have them; None where it has no single scale."""
+        """Scale and zero point as int8 values have them; None where it has no single scale."""
         if not self.is_quantized or self.scales.size != 1:
             return None
         scale, zero = float(self.scales[0]), int(self.zeros[0]) if self.zeros.size else 0
@@ -354,7 +354,7 @@ class TfliteTensor:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The smallest and largest number that its codes stand for; None where it has no single scale."""
+        """The smallest and largest number that its quantized values stand for; None where it has no single scale."""
         if not self.is_quantized or self.scales.size != 1 or self.kind == _INT4:
             return None
         codes, zero = np.iinfo(_TYPES[self.kind]), int(self.zeros[0]) if self.zeros.size else 0
@@ -390,7 +390,7 @@ class TfliteOperator:
     custom: bytes = b""
 
     def integer(self, field: int, kind: str = "i", default: int = 0) -> int:
-        """A whole number of its options."""
+        """An integer of its options."""
         return default if self.options is None else self.options.integer(field, kind, default)
 
     def real(self, field: int, default: float = 0.0) -> float:

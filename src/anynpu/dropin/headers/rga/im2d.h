@@ -1,7 +1,7 @@
-/* Pictures by RGA's calls (im2d), on the processor: what programs for Rockchip's boards scale and convert pictures with.
+/* Images by RGA's calls (im2d), on the processor: what programs for Rockchip's boards scale and convert images with.
  *
  * The names, values and arguments are those of the interface; a program that is compiled with this header runs with the librga.so beside it.
- * Formats that are scaled and converted: RGB, BGR and RGBA in their orders, grey, NV12 and NV21. Others are named here, and answer with
+ * Formats that are scaled and converted: RGB, BGR and RGBA in their orders, gray, NV12 and NV21. Others are named here, and answer with
  * IM_STATUS_NOT_SUPPORTED, as do blending, palettes and what else needs the hardware. */
 #ifndef ANYNPU_IM2D_H
 #define ANYNPU_IM2D_H
@@ -150,7 +150,7 @@ typedef struct im_nn {
   int offset_b;
 } im_nn_t;
 
-/* A picture: its memory is *vir_addr*, *fd* or *handle*, the first of handle, address and descriptor that is given; strides in pixels. */
+/* An image: its memory is *vir_addr*, *fd* or *handle*, the first of handle, address and descriptor that is given; strides in pixels. */
 typedef struct {
   void *vir_addr;
   void *phy_addr;
