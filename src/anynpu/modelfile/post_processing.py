@@ -113,11 +113,49 @@ def _check_sizes(proto: Any) -> None:
 
     try:
         infer_shapes(proto, check)
+        if any(node.op_type == _BRANCH for node in proto.graph.node):
+            infer_shapes(_flattened(proto), check)  # onnx follows no values from outside into a branch
     except CompileError:
         raise
     except Exception as error:  # raised from C++ with several types
         text = str(error).strip().partition("\n")[0][:400]
         raise CompileError(f"this is no post-processing file of a model: {text}", hint="compile the model again") from None
+
+
+def _flattened(proto: Any) -> Any:
+    """The model with the operators of all branches in one graph, for shape inference alone: it computes something else."""
+    flat = onnx().ModelProto()
+    flat.CopyFrom(proto)
+    del flat.graph.node[:]
+    count = 0
+
+    def spread(graph: Any, names: Mapping[str, str]) -> None:
+        nonlocal count
+        for node in graph.node:
+            branches = [entry.g for entry in node.attribute if entry.HasField("g")]
+            for branch in branches:
+                count += 1
+                made = [*(tensor.name for tensor in branch.initializer), *(name for each in branch.node for name in each.output)]
+                inner = {**names, **{name: f"{name}/{count}" for name in made if name}}
+                for tensor in branch.initializer:
+                    flat.graph.initializer.add().CopyFrom(tensor)
+                    flat.graph.initializer[-1].name = inner[tensor.name]
+                spread(branch, inner)
+            if not branches:
+                copy = flat.graph.node.add()
+                copy.CopyFrom(node)
+                for ends in (copy.input, copy.output):
+                    ends[:] = [names.get(name, name) for name in ends]
+                continue
+            # what reads the result of a branch reads that of the last one
+            last = {
+                name: inner.get(value.name, value.name) for name, value in zip(node.output, branches[-1].output, strict=False)
+            }
+            for name, source in last.items():
+                flat.graph.node.add(op_type="Identity", input=[source], output=[names.get(name, name)])
+
+    spread(proto.graph, {})
+    return flat
 
 
 def infer_shapes(proto: Any, check: Callable[[Any], None]) -> Any:
