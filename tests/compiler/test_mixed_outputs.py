@@ -96,6 +96,14 @@ def test_a_detector_is_judged_by_its_detections_without_a_hint() -> None:
     assert metric_of(None, [(1, 8, 40)], [[np.zeros((1, 8, 40), np.float32)]])[0] == "cosine"
 
 
+def test_a_detector_is_also_tried_with_wider_ranges() -> None:
+    """Sparse scores lie above a percentile: a trained YOLOv8n kept 73 of 91 detections with 99.99, and 83 with all values."""
+    notes = compiled("yolov8", "rk3588").model.provenance["accuracy"]
+    for ranges in ("percentile 99.99", "percentile 99.999", "minmax"):
+        assert f"tried: {ranges}, " in notes
+    assert "tried: minmax" not in compiled("yolov8", "rk3588", percentile=99.95).model.provenance["accuracy"]
+
+
 def test_scores_that_shrink_are_seen_below_every_threshold() -> None:
     output = np.zeros((1, 6, 40), np.float32)
     output[0, :4] = [[10.0], [10.0], [4.0], [4.0]]

@@ -672,6 +672,7 @@ def accuracy_text(trials: Sequence[Trial]) -> str:
 
 
 _RANGES = (("percentile", 99.99), ("percentile", 99.999), ("minmax", 99.99), ("percentile", 99.95))
+_WIDER = (("percentile", 99.999), ("minmax", 99.99))
 _GROUPS = (4, 2, 1)
 _TELLS = {"cosine": 0.02}
 """Differences below this state nothing about what a network is for; for other metrics that is half a percent."""
@@ -734,6 +735,9 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
     if trials[0].groups:
         trials.append(bench.quantized(replace(recipe, groups=1), steps))
     first = (trials[0], bench.score(trials[0]))
+    if bench.metric_name == "detections" and (recipe.algorithm, recipe.percentile) == (Recipe.algorithm, Recipe.percentile):
+        # scores are sparse: the few large values that a percentile cuts off may be the detections
+        trials += [bench.quantized(replace(recipe, algorithm=how, percentile=share), steps) for how, share in _WIDER]
     if first[1].value < _GOOD:
         trials += [*_instead_of_groups(bench, trials[0]), *_instead_of_tables(bench, trials[0])]
     scored = [first]
