@@ -1,4 +1,4 @@
-"""One camera: a thread that reads its source and keeps the newest picture, and figures about what became of them.
+"""One camera: a thread that reads its source and keeps the newest image, and numbers about what became of them.
 
 The reading thread writes the newest frame, the thread that runs the model takes it; ``_changed`` protects the frame, the counts and the
 latencies. Reading ends when the source does, or at :meth:`Camera.stop`.
@@ -17,7 +17,7 @@ from sources import Picture, Source
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture, its number in the order of the camera, and when it was taken (``time.monotonic``)."""
+    """An image, its number in the order of the camera, and when it was taken (``time.monotonic``)."""
 
     number: int
     picture: Picture
@@ -26,7 +26,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Figures:
-    """What became of the pictures of a camera.
+    """What became of the images of a camera.
 
     :ivar taken: read from the source
     :ivar dropped: replaced by a newer one before the model was free
@@ -120,7 +120,7 @@ class Camera:
                     self._dropped += self._newest is not None
                     self._newest = Frame(number, picture, time.monotonic())
                     self._changed.notify_all()
-        except Exception as error:  # of OpenCV, or of a source of the user: shown with the figures
+        except Exception as error:  # of OpenCV, or of a source of the user: shown with the numbers
             self.error = error
         finally:
             with self._changed:

@@ -1,4 +1,4 @@
-"""Many cameras, one NPU: every camera gets its share, old pictures are dropped instead of queued, results come in order.
+"""Many cameras, one NPU: every camera gets its share, old images are dropped instead of queued, results come in order.
 
 python examples/cameras/cameras.py yolo.rknn --cameras 8 --rate 15
 python examples/cameras/cameras.py grpc://board:8001/yolo --video rtsp://door/stream --video rtsp://yard/stream --urgent 1
@@ -31,16 +31,16 @@ Handler = Callable[[Camera, Frame, Outputs], object]
 
 
 def open_session(model: str, device: str | None, cameras: int, depth: int) -> InferenceSession:
-    """A session whose queue has room for what all cameras may have in flight, so that no camera waits for another to submit."""
+    """A session whose queue has space for what all cameras may have in flight, so that no camera waits for another to submit."""
     options = make_provider_options(layout="nhwc", max_queue_size=cameras * depth, enable_pacing=True)
     return InferenceSession(model, provider_options=[options], device=device)
 
 
 def serve_camera(session: InferenceSession, camera: Camera, depth: int, handle: Handler) -> None:
-    """Run the model on a camera's pictures until it ends; returns then.
+    """Run the model on a camera's images until it ends; returns then.
 
-    ``session.stream`` asks for a picture when one of this camera's *depth* places is free, gives results in the order of the pictures,
-    and lets those of urgent cameras go first. With one place a picture is the newest there is at the moment when it is submitted.
+    ``session.stream`` asks for an image when one of this camera's *depth* places is free, gives results in the order of the images,
+    and lets those of urgent cameras go first. With one place an image is the newest there is at the moment when it is submitted.
     """
     name = session.get_inputs()[0].name
     flying: deque[Frame] = deque()
@@ -57,7 +57,7 @@ def serve_camera(session: InferenceSession, camera: Camera, depth: int, handle: 
                 camera.answer(frame)
                 handle(camera, frame, outputs)
             return
-        except AnynpuError as error:  # one picture failed; what else was in flight is cancelled with it
+        except AnynpuError as error:  # one image failed; what else was in flight is cancelled with it
             for _ in flying:
                 camera.fail()
             flying.clear()
@@ -75,7 +75,7 @@ def watch(
     show: bool,
     answers: float = math.inf,
 ) -> None:
-    """Run all cameras for some seconds, until all have ended, or until each has so many answers, with a table of figures meanwhile."""
+    """Run all cameras for some seconds, until all have ended, or until each has so many answers, with a table of numbers meanwhile."""
 
     def goes_on() -> bool:
         enough = all(camera.figures().answered >= answers for camera in cameras)
@@ -103,7 +103,7 @@ def watch(
 
 
 def figures(cameras: Sequence[Camera]) -> Table:
-    """What became of the pictures of each camera."""
+    """What became of the images of each camera."""
     table = Table("camera", "priority", "taken", "answered", "a second", "dropped", "failed", "latency ms", "worst ms", "error")
     for column in table.columns[1:-1]:
         column.justify = "right"
@@ -125,19 +125,19 @@ def figures(cameras: Sequence[Camera]) -> Table:
 
 
 def look(camera: Camera, frame: Frame, outputs: Outputs) -> None:
-    """Your code: the outputs of the model for one picture. Called in the order of the pictures of a camera, one at a time for each."""
+    """Your code: the outputs of the model for one image. Called in the order of the images of a camera, one at a time for each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Run one model on the pictures of many cameras.")
+    parser = argparse.ArgumentParser(description="Run one model on the images of many cameras.")
     parser.add_argument("model", help="a model file, or grpc://host:port/model")
     parser.add_argument("--device", help="sim:rk3588, rknn, ...; not for a model on a server")
     parser.add_argument("--video", action="append", default=[], help="an address that OpenCV opens; may be given several times")
     parser.add_argument("--cameras", type=int, default=4, help="how many cameras to draw if there is no --video")
-    parser.add_argument("--rate", type=float, default=15.0, help="pictures a second of each drawn camera")
+    parser.add_argument("--rate", type=float, default=15.0, help="images a second of each drawn camera")
     parser.add_argument("--urgent", type=int, default=0, help="so many of the first cameras go before the others")
-    parser.add_argument("--depth", type=int, default=1, help="pictures of one camera in flight; more than 1 if cores stay idle")
+    parser.add_argument("--depth", type=int, default=1, help="images of one camera in flight; more than 1 if cores stay idle")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--answers", type=int, default=math.inf, help="end earlier, when each camera has so many")
     given = parser.parse_args(arguments)

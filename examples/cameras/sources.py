@@ -1,4 +1,4 @@
-"""Where pictures come from: a camera or a video that OpenCV reads, or one that is drawn."""
+"""Where images come from: a camera or a video that OpenCV reads, or one that is drawn."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ RECONNECT_SECONDS = 2.0
 
 
 class Source(Protocol):
-    """Gives pictures in the rhythm of a camera until it ends or *stop* is set."""
+    """Gives images in the rhythm of a camera until it ends or *stop* is set."""
 
     def pictures(self, stop: threading.Event) -> Iterator[Picture]: ...
 
 
 class DrawnSource:
-    """A camera that needs no hardware: a bright square wanders over a dark picture.
+    """A camera that needs no hardware: a bright square wanders over a dark image.
 
-    :param rate: pictures a second
+    :param rate: images a second
     :param start: where the square begins, so that cameras differ
     """
 

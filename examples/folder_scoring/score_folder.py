@@ -1,4 +1,4 @@
-"""A folder of pictures, scored on all boards of a cluster with Ray Data: one actor on each board, all of its cores busy.
+"""A folder of images, scored on all boards of a cluster with Ray Data: one actor on each board, all of its cores busy.
 
 python examples/folder_scoring/score_folder.py classifier.rknn pictures/ scores.jsonl --virtual 3
 python examples/folder_scoring/score_folder.py /srv/classifier.rknn pictures/ scores.jsonl --address auto
@@ -25,7 +25,7 @@ from anynpu.serve.cluster import VirtualBoards
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 BATCH = 32
-"""Pictures that an actor gets at a time: enough to keep three cores busy, few enough to spread a small folder over all boards."""
+"""Images that an actor gets at a time: enough to keep three cores busy, few enough to spread a small folder over all boards."""
 
 
 class Scorer:
@@ -37,7 +37,7 @@ class Scorer:
         _, self._height, self._width, _ = self._input.shape
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The best class and its score for each picture; a picture that cannot be read has none, and the reason."""
+        """The best class and its score for each image; an image that cannot be read has none, and the reason."""
         pictures = [self._read(data) for data in batch["bytes"]]
         feeds = ({self._input.name: picture} for picture in pictures if picture is not None)
         scores = (np.asarray(outputs[0]).reshape(-1) for outputs in self._session.stream(feeds))
@@ -58,10 +58,10 @@ class Scorer:
 
 
 def score(model: str, folder: Path, device: str | None = None) -> Iterator[dict[str, Any]]:
-    """A row for each picture below *folder*, as they get done; on all boards that nobody else uses."""
+    """A row for each image below *folder*, as they get done; on all boards that nobody else uses."""
     paths = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
-        raise SystemExit(f"there are no pictures below {folder}")
+        raise SystemExit(f"there are no images below {folder}")
     boards = int(ray.available_resources().get("NPU", 0))
     if not boards:
         raise SystemExit("no board is free: do they all serve, or has none joined with --resources='{\"NPU\": 1}'?")
@@ -86,8 +86,8 @@ def score(model: str, folder: Path, device: str | None = None) -> Iterator[dict[
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and score."""
-    parser = argparse.ArgumentParser(description="Score a folder of pictures on all boards of a cluster.")
-    parser.add_argument("model", help="a model with one picture in and the scores of classes out, as every board finds it")
+    parser = argparse.ArgumentParser(description="Score a folder of images on all boards of a cluster.")
+    parser.add_argument("model", help="a model with one image in and the scores of classes out, as every board finds it")
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path, help="JSON, one object a line")
     parser.add_argument("--device", help="where the model runs on a board: sim:rk3588, rknn ...")
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 output.write(f"{json.dumps(row)}\n")
                 count += 1
         seconds = time.monotonic() - began
-    print(f"{count} pictures in {seconds:.1f} s, {count / seconds:.1f} a second: {given.output}")
+    print(f"{count} images in {seconds:.1f} s, {count / seconds:.1f} a second: {given.output}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From the outputs of a model to rows of class, score, top, left, bottom and right, in parts of the picture; the best first.
+"""From the outputs of a model to rows of class, score, top, left, bottom and right, in parts of the image; the best first.
 
 One function for each kind of model; :data:`DECODERS` has them by name.
 """
@@ -14,13 +14,13 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Detections = npt.NDArray[np.float32]
 Decoder = Callable[[Sequence[Array], int, int], tuple[Array, Array, Array]]
-"""Outputs, height and width of the picture -> boxes (left, top, right, bottom in pixels), scores, classes."""
+"""Outputs, height and width of the image -> boxes (left, top, right, bottom in pixels), scores, classes."""
 
 STRIDES = (8, 16, 32)
 
 
 def detections(decoder: str, outputs: Sequence[Array], height: int, width: int, threshold: float, overlap: float) -> Detections:
-    """The objects of a picture.
+    """The objects of an image.
 
     :param decoder: a name of :data:`DECODERS`
     :param threshold: objects with a lower score do not count
@@ -53,7 +53,7 @@ def without_overlaps(boxes: Array, classes: Array, overlap: float) -> list[int]:
 
 
 def decode_ssd(outputs: Sequence[Array], height: int, width: int) -> tuple[Array, Array, Array]:
-    """Decoded in the model: boxes [1, n, 4] (top, left, bottom, right in parts of the picture), classes [1, n], scores [1, n]."""
+    """Decoded in the model: boxes [1, n, 4] (top, left, bottom, right in parts of the image), classes [1, n], scores [1, n]."""
     top, left, bottom, right = outputs[0].reshape(-1, 4).T
     boxes = np.stack([left * width, top * height, right * width, bottom * height], axis=1)
     return boxes, outputs[2].reshape(-1), outputs[1].reshape(-1)
@@ -66,7 +66,7 @@ def decode_end2end(outputs: Sequence[Array], height: int, width: int) -> tuple[A
 
 
 def decode_yolov8(outputs: Sequence[Array], height: int, width: int) -> tuple[Array, Array, Array]:
-    """One output [1, 4 + classes, n] of centre and size in pixels, and scores (YOLOv8, v9, v11)."""
+    """One output [1, 4 + classes, n] of center and size in pixels, and scores (YOLOv8, v9, v11)."""
     rows = outputs[0].reshape(outputs[0].shape[-2:]).T
     return _corners(rows[:, :4]), *_best(rows[:, 4:])
 
@@ -90,7 +90,7 @@ def decode_yolov8_split(outputs: Sequence[Array], height: int, width: int) -> tu
 
 
 def decode_yolox(outputs: Sequence[Array], height: int, width: int) -> tuple[Array, Array, Array]:
-    """One output [1, n, 5 + classes]: centre and size relative to cells of strides 8, 16 and 32, objectness, scores (YOLOX)."""
+    """One output [1, n, 5 + classes]: center and size relative to cells of strides 8, 16 and 32, objectness, scores (YOLOX)."""
     rows = outputs[0].reshape(outputs[0].shape[-2:])
     cells = np.concatenate([_cells(height // stride, width // stride) for stride in STRIDES], axis=1).T
     strides = np.repeat(STRIDES, [(height // stride) * (width // stride) for stride in STRIDES])[:, np.newaxis]

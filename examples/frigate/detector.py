@@ -92,7 +92,7 @@ class Detector:
 
 
 async def serve(detector: Detector, endpoint: str, stop: asyncio.Event) -> None:
-    """Answer until *stop*. Several of Frigate's detectors may ask at a time: their pictures run on several cores."""
+    """Answer until *stop*. Several of Frigate's detectors may ask at a time: their images run on several cores."""
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)

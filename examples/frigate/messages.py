@@ -1,8 +1,8 @@
-"""What Frigate's ``zmq`` detector says and wants to hear, as pure functions of the frames of a message.
+"""What Frigate's ``zmq`` detector states and wants to hear, as pure functions of the frames of a message.
 
 Three kinds of requests: is this model there (one frame of JSON), here is a model (JSON and a file), and find objects (JSON with shape and
-dtype, and the bytes of a picture). The answer to the last is a table of 20 rows: class, score, top, left, bottom and right, in parts of
-the picture.
+dtype, and the bytes of an image). The answer to the last is a table of 20 rows: class, score, top, left, bottom and right, in parts of
+the image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Picture:
-    """Frigate wants the objects of a picture."""
+    """Frigate wants the objects of an image."""
 
     tensor: npt.NDArray[Any]
 

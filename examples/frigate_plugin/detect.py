@@ -1,4 +1,4 @@
-"""Detect objects in a picture that is drawn: python detect.py MODEL SIZE [CORES]."""
+"""Detect objects in an image that is drawn: python detect.py MODEL SIZE [CORES]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plugin import Detector
 
 
 def main() -> int:
-    """One picture through the plugin."""
+    """One image through the plugin."""
     size = int(sys.argv[2])
     detector = Detector(Path(sys.argv[1]), num_cores=int(sys.argv[3]) if len(sys.argv) > 3 else 0, size=size)
     picture = np.random.default_rng(0).integers(0, 256, (1, size, size, 3), np.uint8)

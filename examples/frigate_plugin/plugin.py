@@ -36,7 +36,7 @@ def chip_of_this_board() -> str:
 
 
 class Detector:
-    """Finds objects in pictures.
+    """Finds objects in images.
 
     :param model: a ``.rknn`` or an ONNX file; an ONNX file is converted once for each chip
     :param num_cores: how many cores to use; 0 leaves it to the runtime
@@ -58,7 +58,7 @@ class Detector:
             raise RuntimeError("the runtime cannot be started; is the container privileged?")
 
     def detect_raw(self, picture: npt.NDArray[np.uint8]) -> Floats:
-        """Rows of class, score, top, left, bottom, right in parts of the picture; rows of zeros fill them up."""
+        """Rows of class, score, top, left, bottom, right in parts of the image; rows of zeros fill them up."""
         outputs = self.rknn.inference(inputs=[picture])
         if outputs is None:
             raise RuntimeError("the inference failed")
@@ -92,7 +92,7 @@ def converted(model: Path, chip: str) -> Path:
 
 
 def boxes_of(output: Any, size: int) -> Floats:
-    """The objects of an output [1, 4 + classes, n] with centre and size in pixels."""
+    """The objects of an output [1, 4 + classes, n] with center and size in pixels."""
     rows = output[0].T
     scores = rows[:, 4:].max(axis=1)
     chosen = np.flatnonzero(scores > SCORE)

@@ -1,4 +1,4 @@
-"""Vectors of pictures that are drawn: python embed.py MODEL SIZE COUNT."""
+"""Vectors of images that are drawn: python embed.py MODEL SIZE COUNT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pool import Pool, available
 
 
 def main() -> int:
-    """All pictures through the pool; a line for each, in order."""
+    """All images through the pool; a line for each, in order."""
     model, size, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     chip = available()
     if chip is None:

@@ -66,7 +66,7 @@ class Pool:
         return lite
 
     def submit(self, inputs: list[Array]) -> Future[list[Array]]:
-        """Run the model on pictures in the order N, C, H, W, as soon as an object is free."""
+        """Run the model on images in the order N, C, H, W, as soon as an object is free."""
         return self._threads.submit(self._infer, inputs)
 
     def run(self, inputs: list[Array]) -> list[Array]:

@@ -1,4 +1,4 @@
-"""Export a YOLO model for Rockchip's NPUs and predict with the result: export_predict.py MODEL PICTURE [--quantize 8 --data data.yaml].
+"""Export a YOLO model for Rockchip's NPUs and predict with the result: export_predict.py MODEL Image [--quantize 8 --data data.yaml].
 
 Plain Ultralytics: nothing here knows of anynpu.
 """
