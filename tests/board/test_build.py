@@ -203,6 +203,7 @@ print(count)
 """
 
 
+@pytest.mark.full
 def test_a_build_that_is_interrupted_leaves_no_vendor_model_with_another_anynpu_model(tmp_path: Path, network: Path) -> None:
     """It ends at ten places where it writes, removes or renames something, over a build of other calibration data."""
     python, out = write_stub(tmp_path / "stub"), tmp_path / "out"
