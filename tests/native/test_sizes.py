@@ -103,3 +103,17 @@ def test_sizes_of_extreme_geometries(isa: str, depthwise: bool) -> None:
                 assert size <= MAX_SCRATCH
                 fast += 1
     assert isa == "generic" or min(beyond, wrapping, fast) > 0
+
+
+@pytest.mark.parametrize("isa", native_levels.available())
+def test_a_size_that_wraps_to_a_small_one(isa: str) -> None:
+    """2^14 rows of 2^26 x 2^24 bytes are 2^64, which 64 bits hold as 0: without a check a fast kernel would take 5 MB and write beyond."""
+    keeper = Keeper()
+    layer, conv = layer_of(keeper, 1 << 24, 2, (1 << 20) - 1, 1 << 20, 64, depthwise=False)
+    conv.dh, conv.top = (1 << 14) - 1, (1 << 14) - 1
+    for name in DENSE:
+        needed = dense_scratch(name, conv)
+        assert needed >= 1 << 64
+        assert needed % (1 << 64) < MAX_SCRATCH
+    lib.anynpu_choose(layer, native_levels.level_names().index(isa))
+    assert ffi.string(lib.anynpu_kernel_name(layer)).decode() == "plain"
