@@ -1,6 +1,6 @@
 /* A program that handles every code of the RKNN API, for `anynpu exec --faults rknn.json -- handle_codes MODEL`.
  *
- * It runs a model again and again. What may pass is tried again, what is gone is opened again, and the rest receives and counted: a real
+ * It runs a model again and again. What may pass is tried again, what is gone is opened again, and the rest is reported and counted: a real
  * program would end there. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A program that handles every status of VIPLite, for `anynpu exec --faults viplite.json -- handle_status MODEL`.
  *
- * See handle_codes.c: what may pass is tried again, a stopped NPU is switched on, the rest receives. */
+ * See handle_codes.c: what may pass is tried again, a stopped NPU is switched on, the rest is reported. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 """A stand-in for the vendor's toolkit: a package ``rknn`` that checks what it is given, and fails in the ways that the real one does.
 
-``write_stub`` makes a folder that a Python process finds it in. How it fails receives by a file beside it, so that a test needs
+``write_stub`` makes a folder that a Python process finds it in. How it fails is set by a file beside it, so that a test needs
 no variable.
 """
 

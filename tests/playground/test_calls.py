@@ -1,4 +1,4 @@
-"""The calls of the playground, with a process that does as reported in the place of the one that compiles."""
+"""The calls of the playground, with a scripted process in the place of the one that compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* A plugin with one custom operator, Scale: y = x * gain. It notes every call of its functions, and fails where it receives to. */
+/* A plugin with one custom operator, Scale: y = x * gain. It notes every call of its functions, and fails where it is set to. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

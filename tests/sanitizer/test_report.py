@@ -1,4 +1,4 @@
-"""Findings as they receive: files, suppressions, and what a block raises."""
+"""Findings as they are reported: files, suppressions, and what a block raises."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_calls_that_do_not_send_do_not_keep_others_out(serve: Serve) -> None:
                 return False
 
         wait_until(is_served, "a good client is served")
-        # over HTTP nobody waits for the space of a call that has only just begun: the client receives to come again
+        # over HTTP nobody waits for the space of a call that has only just begun: the client is asked to come again
         wait_until(lambda: exchange(server, "POST", INFER, infer_body())[0] == 200, "one over HTTP is served too")
         assert not any(call.done() for call in silent)
         done.set()

@@ -50,7 +50,7 @@ def one_model(server: Server) -> dict[str, Any]:
 
 
 class Clock:
-    """Time that passes when it receives to."""
+    """Time that passes when the test advances it."""
 
     def __init__(self) -> None:
         self.now = 100.0

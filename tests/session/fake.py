@@ -1,4 +1,4 @@
-"""A device for sessions that needs no NPU: lanes that double their input, and sleep, fail or hang as they receive."""
+"""A device for sessions that needs no NPU: lanes that double their input, and sleep, fail or hang as they are set to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks while requests are pending: the child receives what it inherited, opens sessions of its own, and ends."""
+"""Forks while requests are pending: the child is notified about what it inherited, opens sessions of its own, and ends."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class CoreScheduler:
         self._status: StatusFile | None = None
         self._shared = shared
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # reported whenever a holder or a waiter leaves, if anybody waits for that
+        self._left = threading.Condition(self._lock)  # notified whenever a holder or a waiter leaves, if anybody waits for that
         self._watching = 0  # threads that wait for it
         self._tickets = itertools.count()
         self._masks: dict[int, frozenset[int] | None] = {0: None}  # those that were resolved

@@ -4,7 +4,7 @@ A job runs in the thread that asks (:meth:`Context.run`, :meth:`Context.execute`
 thread of the device (:meth:`Device.submit`, :func:`start_stages`). Both wait in the one queue of the device's scheduler.
 
 Who owns what: the :class:`RunControl` of a job belongs to who made it; cancelling it is the one way to stop the job, whether it waits
-or runs. The scheduler owns the place in the queue. A started job is a :class:`DeviceJob`, which receives once what became of it. Locks:
+or runs. The scheduler owns the place in the queue. A started job is a :class:`DeviceJob`, which is notified once of its result. Locks:
 those of the control, the scheduler and the workers; there are none here.
 """
 

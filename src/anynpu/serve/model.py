@@ -331,7 +331,7 @@ class ServedModel:
         try:
             await asyncio.wait_for(self._left.wait(), timeout)
         except (asyncio.TimeoutError, TimeoutError):
-            pass  # what is left receives that the session was closed
+            pass  # what is left is notified that the session was closed
         await asyncio.to_thread(self.session.close, False, timeout)
 
     async def infer(self, request: InferRequest) -> InferAnswer:

@@ -115,7 +115,7 @@ class Repository:
         self._draining: set[asyncio.Task[None]] = set()
 
     async def load_all(self) -> None:
-        """Load everything; a model that cannot be loaded receives in the log and in the index."""
+        """Load everything; a model that cannot be loaded is reported in the log and in the index."""
         for name in sorted(self._sources):
             try:
                 await self.load(name)

@@ -46,7 +46,7 @@ class Server:
 
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders
     :param options: see :class:`ServeOptions`
-    :param exits: the process has nothing else to do: when it receives to end and the time for that is over, it ends, whatever still runs
+    :param exits: the process has nothing else to do: when it is asked to end and the time for that is over, it ends, whatever still runs
     :param mounts: what HTTP offers besides the protocol
 
     >>> with Server(["yolo.rknn"], ServeOptions(port=0, grpc_port=0)) as server:             # doctest: +SKIP

@@ -86,7 +86,7 @@ class Lane(Protocol):
         :param feed: contiguous arrays in native byte order, of types that :mod:`anynpu.session.feeds` lets through
         :param types: the type of each output, which comes as a new array in the model's order of axes
         :param timeout: seconds; then :class:`~anynpu.errors.DeviceTimeout`, if the device can stop at all
-        :param marks: reported when the inputs were there and when the run had ended
+        :param marks: notified when the inputs were there and when the run had ended
         """
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:

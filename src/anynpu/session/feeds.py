@@ -121,7 +121,7 @@ _VALUE_TYPES = ("float32", "float16", "uint8")
 class Feed:
     """Arrays for all inputs, ready for a device worker.
 
-    :ivar headers: what a server receives about where the request comes from
+    :ivar headers: report to a server where the request comes from
     """
 
     __slots__ = ("arrays", "headers", "nhwc", "shape_set")

@@ -1,6 +1,6 @@
 """What a session's requests wait for and what happens next: a state machine without locks, threads or a clock.
 
-A :class:`Machine` receives of events (a request is submitted, a run has ended, a deadline has passed, the session closes) and changes its
+A :class:`Machine` gets events (a request is submitted, a run has ended, a deadline has passed, the session closes) and changes its
 state. What is to be done outside of it is put on the list ``todo`` as actions; :mod:`anynpu.session.runner` calls the machine with its
 lock held, and does the actions after the lock is released. Every action may be done twice without harm.
 
@@ -440,7 +440,7 @@ class Machine:
     def withdraw(self, request: Request, error: AnynpuError | None = None) -> bool:
         """Take out a request that waits for space and whose submitter will raise, as if it had never come; False if it got in.
 
-        :param error: why, if the submitter does not know; it receives
+        :param error: why, if the submitter does not know; it is notified
         """
         if request.state != BLOCKED:
             return False

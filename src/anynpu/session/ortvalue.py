@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HostMemory:
-    """A buffer that no device has to be reported about: either both sides see the same memory, or calls copy it."""
+    """A buffer that no device needs to know: either both sides see the same memory, or calls copy it."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer

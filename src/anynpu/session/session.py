@@ -246,7 +246,7 @@ def stream(
 
 
 def _arrived(finished: queue.SimpleQueue[Request], flying: set[Request]) -> Results:
-    while (request := finished.get()) not in flying:  # reported of it twice, after an interrupt
+    while (request := finished.get()) not in flying:  # notified of it twice, after an interrupt
         pass
     flying.remove(request)
     return taken(request)

@@ -128,7 +128,7 @@ def decode_rows(
 ) -> Detections:
     """[N, 5 + classes], as YOLOv5, v6, v7 and YOLOX export: center, size, objectness and class scores of boxes in rows.
 
-    YOLOX writes places within cells and logarithms of sizes, unless its exporter received to decode them; which of the two it is shows in
+    YOLOX writes places within cells and logarithms of sizes, unless its exporter was set to decode them; which of the two it is shows in
     the values: decoded centers grow along the grid.
 
     :param prototypes: [K, h, w] of a network with masks; the last K columns are the coefficients

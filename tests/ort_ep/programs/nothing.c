@@ -1,4 +1,4 @@
-/* A librknnrt.so that does nothing, quickly, or fails where it receives to: NOTHING_FAILS="run:-3" lets rknn_run return -3. */
+/* A librknnrt.so that does nothing, quickly, or fails where it is set to: NOTHING_FAILS="run:-3" lets rknn_run return -3. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

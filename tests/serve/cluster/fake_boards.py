@@ -1,4 +1,4 @@
-"""Boards without Ray and without sessions: the real :class:`Board` and the real balance, on models that take as long as they receive.
+"""Boards without Ray and without sessions: the real :class:`Board` and the real balance, on models that take as long as they are set to.
 
 A :class:`FakePool` holds the boards, as Ray does for all gateways; each gateway reaches them through a :class:`FakeHandle` of its own, and
 counts what it has sent itself. Everything happens in virtual time.

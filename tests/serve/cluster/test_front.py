@@ -243,7 +243,7 @@ async def test_a_board_that_comes_back_takes_part_again() -> None:
 
 
 class Clients:
-    """Clients without a pause, each with one request at a time, until they receive to stop."""
+    """Clients without a pause, each with one request at a time, until they are asked to stop."""
 
     def __init__(self, models: ClusterModels, count: int) -> None:
         self.answers: list[float] = []

@@ -38,7 +38,7 @@ REQUEST = InferRequest("net", "", "", {}, [])
 
 
 class ScriptedBoards:
-    """Replies as it receives, one reply after the other; notes whom it was to avoid and how long it had."""
+    """Replies as scripted, one reply after the other; notes whom it was to avoid and how long it had."""
 
     def __init__(self, name: str, *replies: Reply | Behaviour) -> None:
         self.name = name

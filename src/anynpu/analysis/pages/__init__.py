@@ -46,7 +46,7 @@ class GraphNode:
 
     :ivar name: by which scripts find it
     :ivar label: what is written on it
-    :ivar title: what receives when the pointer is over it
+    :ivar title: shown when the pointer is over it
     :ivar strengths: how strongly it is colored in each view, from 0 to 1
     """
 

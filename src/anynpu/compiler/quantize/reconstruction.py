@@ -244,7 +244,7 @@ def _least(loss: Callable[[float], float], threads: int = 1) -> float:
 def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, zero: Floats) -> Floats:
     """*start* with each column moved to the quantized values that make up best for what the other columns lose.
 
-    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others receive once a block. Here a
+    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others once per block. Here a
     column lies in memory as a row.
     """
     energy, size = np.ascontiguousarray(energy, np.float64), np.ascontiguousarray(size, np.float64)

@@ -1,4 +1,4 @@
-"""Findings as they receive: once each, as text, JSON or SARIF, without those that a file suppresses.
+"""Findings as they are reported: once each, as text, JSON or SARIF, without those that a file suppresses.
 
 Concurrency: one lock protects the list, the keys that were seen and the file; it is never held while the program runs.
 """
@@ -434,7 +434,7 @@ class Suppressions:
 class Reporter:
     """Keeps what was found.
 
-    :param stream: reported each finding at once
+    :param stream: gets each finding at once
     :param path: a file for all of them: SARIF if its name ends so, else JSON; written after each one
     :param run: the same for all processes of one program, whose findings share the file
     """
@@ -460,7 +460,7 @@ class Reporter:
     def add(self, id: str, call: str, text: str, *, subject: object = None, origin: Stack | None = None) -> None:
         """Report one fault of the calling thread.
 
-        :param subject: what it is about; the same fault of one subject receives once, wherever it comes from
+        :param subject: what it is about; the same fault of one subject is reported once, wherever it comes from
         """
         stack = take()
         if origin is not None and call == "exit":  # what is missing has no place; where the object was made has

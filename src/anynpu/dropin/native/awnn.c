@@ -51,7 +51,7 @@ static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct live {
     Awnn_Context_t *context;
     struct live *next;
-} *live; /* contexts that were not destroyed: what is destroyed twice receives from what is not by its address alone */
+} *live; /* contexts that were not destroyed: what is destroyed twice is recognized by its address alone */
 
 struct Awnn_Context {
     pthread_mutex_t mutex;

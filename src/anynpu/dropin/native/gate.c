@@ -112,7 +112,7 @@ void anynpu_close(void)
         anynpu_library.shutdown();
 }
 
-/* fork(): not in the middle of a start, and with Python reported. Where the program itself is Python, os.fork() reports Python, and waiting for
+/* fork(): not in the middle of a start, and with Python notified. Where the program itself is Python, os.fork() notifies Python, and waiting for
  * the lock could wait for the very thread that forks; a child then begins again. */
 static void before_fork(void)
 {

@@ -1,4 +1,4 @@
-"""Runs the segments of a program on one open file of the device: buffers, streams, jobs, and what reports a good result from a bad one."""
+"""Runs the segments of a program on one open file of the device: buffers, streams, jobs, and the check of results."""
 
 from __future__ import annotations
 

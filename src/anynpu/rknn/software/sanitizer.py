@@ -195,7 +195,7 @@ class Memories:
             held.invalidate()
 
     def finish(self, contexts: set[int]) -> None:
-        """What is left now is left for good; memory of a context that is left as well receives with it."""
+        """What is left now is left for good; memory of a context that is left as well is reported with it."""
         for held in list(self._held.values()):
             self.check("exit", held)
             if not held.origin.owned and held.owner not in contexts:
@@ -729,7 +729,7 @@ class _Context(Made):
     """A context, and how it was used.
 
     :ivar given: outputs that were not released: their size, and who got them
-    :ivar robbed: memory was destroyed that its run uses, which received
+    :ivar robbed: memory that its run uses was destroyed, and that was reported
     :ivar bound: by the name of an input, what its memory is said to hold, and whether it is passed through
     """
 

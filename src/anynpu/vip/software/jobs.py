@@ -45,7 +45,7 @@ class Hang:
 class Jobs:
     """All jobs of one driver.
 
-    :param on_hang: reported about each job that runs out of its time
+    :param on_hang: called with each job that runs out of its time
     """
 
     def __init__(self, on_hang: Callable[[Hang], None] = lambda hang: None) -> None:

@@ -1,5 +1,5 @@
 /* A client of /dev/accel/accel0 without any library: opens the device in the way of Mesa's library, fills buffers page by page, and runs a
- * recorded job on as many threads as it receives, each with an open file of its own.
+ * recorded job on as many threads as it is given, each with an open file of its own.
  *
  * traced JOB OUTPUT THREADS RUNS: JOB holds the numbers of bytes and tasks, the tasks (address and words), then the memory. */
 #define _GNU_SOURCE
